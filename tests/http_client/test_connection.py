@@ -21,6 +21,8 @@ from concertino.client import HttpParameters
 from concertino.client.targets import NEW_SESSION
 from concertino.errors import ProtocolError
 from concertino.http_client import event_stream
+from concertino.http_client.exchange import ClientExchange
+from concertino.http_client.request_sender import RequestSender
 from concertino.jsonrpc.limits import Limits
 
 SERVER = Path(__file__).parent.parent / "http" / "server_for_http.py"
@@ -459,6 +461,87 @@ async def test_the_client_waits_as_long_as_a_busy_server_wants() -> None:
         refusals.append("86400")
         with pytest.raises(RpcError, match="503 Service Unavailable"):
             await client.call_tool("t")
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses of the clients, in seconds. None of them waits."""
+    lengths: list[float] = []
+    send_later = RequestSender.send_later
+
+    def send_now(sender: RequestSender, exchange: ClientExchange, delay_s: float) -> None:
+        lengths.append(delay_s)
+        send_later(sender, exchange, 0)
+
+    monkeypatch.setattr(RequestSender, "send_later", send_now)
+    return lengths
+
+
+@pytest.mark.parametrize("status", ["429 Too Many Requests", "503 Service Unavailable"])
+@on_a_loop
+async def test_the_stream_of_a_session_is_opened_when_a_busy_server_wants(
+    status: str, pauses: list[float]
+) -> None:
+    answers = [
+        plain(status, b"", "Retry-After: 7"),
+        stream(b"retry: 10\nid: e1\ndata:\n\n"),
+        plain(status, b"", "Retry-After: 600"),
+        plain(status),
+    ]
+    is_open_again = asyncio.Event()
+
+    async def script(request: Request) -> bytes:
+        if request.rpc == "GET":
+            if answers:
+                return answers.pop(0)
+            is_open_again.set()
+            return plain("405 Method Not Allowed")
+        return legacy(request) or plain("202 Accepted")
+
+    async with scripted(script) as (url, _), Client(url):
+        await asyncio.wait_for(is_open_again.wait(), 20)
+    # The second refusal in a row demands no pause, so the client makes one of its own.
+    assert pauses == [7, 0.01, 600, 2]
+
+
+@on_a_loop
+async def test_a_server_without_a_stream_is_not_asked_again_when_it_is_busy() -> None:
+    async def script(request: Request) -> bytes:
+        if request.rpc == "GET":
+            return plain("503 Service Unavailable")
+        return legacy(request) or result(request, TEXT)
+
+    async with scripted(script) as (url, requests), Client(url) as client:
+        while "GET" not in [request.rpc for request in requests]:
+            assert await client.call_tool("t", into=str) == "ok"
+        assert await client.call_tool("t", into=str) == "ok"
+    assert [request.rpc for request in requests].count("GET") == 1
+
+
+@on_a_loop
+async def test_the_rest_of_a_response_is_requested_when_a_busy_server_wants(
+    pauses: list[float],
+) -> None:
+    answers = [
+        plain("429 Too Many Requests", b"", "Retry-After: 9"),
+        plain("503 Service Unavailable", b"", "Retry-After: 0"),
+    ]
+    asked: list[Any] = []
+
+    async def script(request: Request) -> bytes:
+        if request.rpc == "tools/call":
+            asked.append(request.message["id"])
+            return stream(b"id: a-0\nretry: 10\ndata:\n\n")
+        if "last-event-id" in request.headers:
+            if answers:
+                return answers.pop(0)
+            answer = {"jsonrpc": "2.0", "id": asked[0], "result": TEXT}
+            return stream(b"id: a-1\ndata: %b\n\n" % json.dumps(answer).encode())
+        return legacy(request) or plain("202 Accepted")
+
+    async with scripted(script) as (url, _), Client(url, era="legacy") as client:
+        assert await client.call_tool("t", into=str) == "ok"
+    assert pauses == [0.01, 9, 2]
 
 
 @pytest.mark.requirement("CT-2", side="authorization")

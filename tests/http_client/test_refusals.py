@@ -17,7 +17,7 @@ CENTURY_END = 946684799
 
 def wait_s(retry_after: str, date: str = "", now: float = CENTURY_END - 5) -> float | None:
     headers = {"retry-after": retry_after} | ({"date": date} if date else {})
-    return parse_retry_after(ResponseHead(503, headers), lambda: now)
+    return parse_retry_after(ResponseHead(503, headers), clock=lambda: now)
 
 
 @pytest.mark.parametrize(

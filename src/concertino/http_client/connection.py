@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from concertino.http.envelope import Envelope, decode_envelope, read_revision
 from concertino.http_client.credentials import Credentials
 from concertino.http_client.delivery import MessageDelivery
-from concertino.http_client.event_stream import MAX_RETRY_S, doubled_pause_s
+from concertino.http_client.event_stream import MAX_RETRY_S
 from concertino.http_client.exchange import (
     EVENT_STREAM,
     ClientExchange,
@@ -37,10 +37,13 @@ from concertino.http_client.exchange import (
 )
 from concertino.http_client.pooled_connection import ResponseHead
 from concertino.http_client.refusals import (
+    BUSY_STATUSES,
     REDIRECTS,
+    demanded_pause_s,
     describe_refusal,
     encode_failure,
     error_of_body,
+    may_pass,
     parse_retry_after,
 )
 from concertino.http_client.request_head import RequestHeads
@@ -60,11 +63,12 @@ _log = logging.getLogger("concertino.http_client")
 # How many times a request may be sent in total: once, and again after redirects, refusals and
 # pauses.
 MAX_TRIES = 4
-# The statuses of a busy server. It has not handled the request, so the request may be sent again.
-BUSY_STATUSES = frozenset((429, 503))
 # With at most this many exchanges, a single request waits for its response: one exchange is that of
 # the request, and one is the stream of the session. Then no other message is expected meanwhile.
 EXCHANGES_OF_ONE_REQUEST = 2
+# The longest pause that a server can demand before the stream of the session is opened, in seconds.
+# No call waits for this stream.
+LONGEST_STREAM_PAUSE_S = 3600.0
 # How long the server may take to accept a notification or a response, in seconds.
 ACCEPTANCE_S = 30.0
 # How long the server may take to end the session when the connection is closed, in seconds.
@@ -360,11 +364,10 @@ class StreamableHttpConnection:
         if self._may_authorize(exchange, head.status):
             self._sender.authorize(exchange, head, body)
             return
-        # Only a POST has a caller that waits for it. The pauses of the GET for the stream of the
-        # session are made by _listen_again().
+        # Pauses before a stream is opened again are made by _listen_again() and _resume().
         if head.status in BUSY_STATUSES and exchange.tries < MAX_TRIES:
             pause = parse_retry_after(head)
-            if pause is not None and exchange.kind == "post":
+            if pause is not None and exchange.kind not in ("listen", "resume", "delete"):
                 self._sender.send_later(exchange, pause)
                 return
         failure = HttpFailure(describe_refusal(head, body), head)
@@ -408,10 +411,10 @@ class StreamableHttpConnection:
         elif exchange.kind == "sse":
             self._end_fallback(exchange, str(failure))
         elif exchange.kind == "listen":
-            # Try again after the loss of the stream, and after a failure that may pass. A refusal
-            # says that the server has no such stream.
-            if not 300 <= failure.status < 500:
-                self._listen_again(exchange)
+            # Try again after the loss of the stream, and after a failure that may pass. Another
+            # refusal says that the server has no such stream.
+            if may_pass(failure):
+                self._listen_again(exchange, failure)
         elif exchange.id is None:
             _log.warning("%s was not accepted: %s", exchange.method or "a response", failure)
             if exchange.method == "notifications/initialized":
@@ -419,9 +422,9 @@ class StreamableHttpConnection:
         elif exchange.kind in ("post", "resume") and 200 <= failure.status < 300:
             # The server has accepted the request, and its response has broken.
             self._resume(exchange, str(failure))
-        elif exchange.kind == "resume" and not 300 <= failure.status < 500:
+        elif exchange.kind == "resume" and may_pass(failure):
             exchange.failures += 1
-            self._resume(exchange, str(failure))
+            self._resume(exchange, str(failure), demanded_pause_s(failure))
         else:
             self._fail(exchange, failure)
 
@@ -535,24 +538,35 @@ class StreamableHttpConnection:
             self._start(ClientExchange(self, "listen", self._url.path))
             self.flush()
 
-    def _listen_again(self, exchange: ClientExchange) -> None:
-        """Open the stream for the server's own messages again, after a pause."""
-        # If no stream of events has ever begun, the server has no such stream.
-        if self._is_closed or exchange.events is None:
+    def _listen_again(self, exchange: ClientExchange, failure: HttpFailure | None = None) -> None:
+        """Open the stream for the server's own messages again, after a pause.
+
+        failure: why the stream could not be opened, or has broken; None if the server has ended it.
+        """
+        events = exchange.events
+        demanded_s = demanded_pause_s(failure, LONGEST_STREAM_PAUSE_S)
+        # If no stream of events has ever begun, the server has no such stream, unless it says when
+        # to come back.
+        if self._is_closed or (events is None and demanded_s is None):
             return
         since, self._session.listening_since = self._session.listening_since, None
         if since is not None and asyncio.get_running_loop().time() - since > MAX_RETRY_S:
             # The stream was open for longer than the longest pause, so the server does not end each
             # stream at once. The next pause is the shortest one again.
             exchange.tries = 1
+        if failure is not None and not 200 <= failure.status < 300:
+            exchange.failures += 1
         self._exchanges.add(exchange)
-        self._sender.send_later(exchange, exchange.events.pause_s(exchange.tries))
+        self._sender.send_later(exchange, exchange.pause_s(exchange.tries, demanded_s))
 
-    def _resume(self, exchange: ClientExchange, reason: str) -> None:
+    def _resume(
+        self, exchange: ClientExchange, reason: str, demanded_s: float | None = None
+    ) -> None:
         """Request the rest of a stream that has broken, or let its request fail.
 
         Only streams before 2026-07-28 whose events have ids can be resumed.
         reason: why the stream has broken, for the text of the error.
+        demanded_s: the pause that a busy server demands, in seconds; None without a demand.
         """
         events = exchange.events
         can_resume = events is not None and events.last_id and not exchange.is_modern
@@ -562,10 +576,6 @@ class StreamableHttpConnection:
         if not can_resume or not has_tries:
             self._fail(exchange, HttpFailure(reason))
             return
-        assert events is not None
-        pause = events.pause_s(1)
-        if exchange.failures:
-            pause = max(pause, doubled_pause_s(exchange.failures))
         exchange.kind = "resume"
         self._exchanges.add(exchange)
-        self._sender.send_later(exchange, pause)
+        self._sender.send_later(exchange, exchange.pause_s(1, demanded_s))

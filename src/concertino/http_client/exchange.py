@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from concertino.http.byte_pieces import add_piece
 from concertino.http.envelope import Envelope
-from concertino.http_client.event_stream import EventStreamParser, EventTooLong
+from concertino.http_client.event_stream import EventStreamParser, EventTooLong, doubled_pause_s
 from concertino.http_client.pooled_connection import PooledConnection, ResponseHead
 from concertino.jsonrpc.messages import Id
 
@@ -240,6 +240,21 @@ class ClientExchange:
         self._connection = connection
         self._response = _Response(authorization)
         connection.send(request, self)
+
+    def pause_s(self, tries: int, demanded_s: float | None = None) -> float:
+        """Return how many seconds to wait before the stream of this exchange is opened again.
+
+        After failures, the pause grows even if the last stream has demanded a short one.
+
+        tries: how many times the stream was opened since it was last open for a long time.
+        demanded_s: the pause that the server demands in Retry-After; None without a demand.
+        """
+        pause = demanded_s or 0.0
+        if self.events is not None:
+            pause = max(pause, self.events.pause_s(tries))
+        if self.failures:
+            pause = max(pause, doubled_pause_s(self.failures))
+        return pause
 
     def abort(self) -> None:
         """End the exchange, and close its connection if the response is not complete."""

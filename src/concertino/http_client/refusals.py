@@ -21,14 +21,26 @@ from concertino.http_client.exchange import HttpFailure, describe_status
 from concertino.http_client.pooled_connection import ResponseHead
 from concertino.jsonrpc.messages import Id, encode_error, encode_id, one_line
 
-__all__ = ["REDIRECTS", "ErrorInBody", "describe_refusal", "encode_failure", "error_of_body",
-           "parse_retry_after", "read_error"]  # fmt: skip
+__all__ = [
+    "BUSY_STATUSES",
+    "REDIRECTS",
+    "ErrorInBody",
+    "demanded_pause_s",
+    "describe_refusal",
+    "encode_failure",
+    "error_of_body",
+    "may_pass",
+    "parse_retry_after",
+    "read_error",
+]
 
 # The redirects that may be followed: they keep the method and the body of the request.
 REDIRECTS = frozenset((307, 308))
+# The statuses of a busy server. It has not handled the request, so the request may be sent again.
+BUSY_STATUSES = frozenset((429, 503))
 # The statuses with which servers of older revisions refuse `server/discover`.
 UNKNOWN_REQUEST = frozenset((400, 404, 405, 406, 410, 415, 422, 501))
-# If a server asks for a longer pause, the request fails at once.
+# If a server asks for a longer pause, a request that somebody waits for fails at once.
 MAX_RETRY_AFTER_S = 20.0
 
 
@@ -61,13 +73,18 @@ _decode_head = Decoder(_ErrorHead).decode
 _decode_error = Decoder(_ErrorResponse).decode
 
 
-def parse_retry_after(head: ResponseHead, clock: Callable[[], float] = time.time) -> float | None:
+def parse_retry_after(
+    head: ResponseHead,
+    max_s: float = MAX_RETRY_AFTER_S,
+    clock: Callable[[], float] = time.time,
+) -> float | None:
     """Return how many seconds the header Retry-After tells the client to wait.
 
     The header is a number of seconds or an HTTP date (RFC 9110, section 10.2.3). Returns None if it
-    is missing or malformed, or demands more than MAX_RETRY_AFTER_S.
+    is missing or malformed, or demands more than max_s.
 
     head: the head of the response.
+    max_s: the longest pause that counts, in seconds.
     clock: returns the seconds since the epoch. It is used to compare with an HTTP date if the
         response has no header Date.
     """
@@ -81,7 +98,22 @@ def parse_retry_after(head: ResponseHead, clock: Callable[[], float] = time.time
         # Use the server's own time if it sends it, so that its clock need not agree with ours.
         now = _parse_date(head.headers.get("date", ""))
         seconds = max(0.0, until - (clock() if now is None else now))
-    return seconds if seconds <= MAX_RETRY_AFTER_S else None
+    return seconds if seconds <= max_s else None
+
+
+def may_pass(failure: HttpFailure) -> bool:
+    """Return whether a stream that could not be opened may be opened later."""
+    return not 300 <= failure.status < 500 or failure.status in BUSY_STATUSES
+
+
+def demanded_pause_s(failure: HttpFailure | None, max_s: float = MAX_RETRY_AFTER_S) -> float | None:
+    """Return the pause that a busy server demands, in seconds; None without a demand.
+
+    max_s: the longest pause that counts, in seconds.
+    """
+    if failure is None or failure.head is None or failure.status not in BUSY_STATUSES:
+        return None
+    return parse_retry_after(failure.head, max_s)
 
 
 def _parse_date(text: str) -> float | None:
