@@ -173,6 +173,14 @@ def test_one_missing_package_of_an_extra_is_enough(module: str, command: str, fo
     assert missing_extra(*HUB) in done.stderr
 
 
+def test_uvloop_is_an_extra_of_its_own(folder: Path) -> None:
+    words = ["serve", "server.py", "--http", "127.0.0.1:0", "--uvloop"]
+    code = f"from concertino.cli import main\nmain({words!r})"
+    done = run(folder, "-c", BLOCK.format(blocked="uvloop") + code)
+    assert sentence("--uvloop", "uvloop").search(done.stderr), done.stderr
+    assert done.returncode == 2
+
+
 def test_the_packages_are_those_of_pyproject() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = {

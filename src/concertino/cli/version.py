@@ -17,6 +17,7 @@ EXTRAS = {
     "otel": "opentelemetry",
     "shell": "prompt_toolkit",
     "http": "websockets",
+    "uvloop": "uvloop",
     "auth": "joserfc",
     "nats": "nkeys",
     "orchestra": "aioquic",
