@@ -197,6 +197,21 @@ def test_a_batch_with_a_deep_message_whose_id_is_malformed_is_refused(
     assert answer.json["error"]["code"] in (-32600, -32700)
 
 
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (1025, "Invalid Request: expected a batch of 1 to 1024 messages, got 1025"),
+        (0, "expected messages, got an empty array"),
+    ],
+)
+def test_a_batch_has_a_limited_number_of_messages(
+    service: HttpService, count: int, text: str
+) -> None:
+    session = Session(service, "2025-03-26")
+    refused = session.post([call(1, "add", a=1, b=2)] * count)
+    assert (refused.status, refused.json["error"]["message"]) == (400, text)
+
+
 def test_a_batch_whose_ids_are_all_malformed_is_refused(service: HttpService) -> None:
     session = Session(service, "2025-03-26")
     refused = session.post([{"jsonrpc": "2.0", "id": None, "method": "ping"}])

@@ -20,7 +20,14 @@ from msgspec.json import Decoder
 
 from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import INVALID_REQUEST, PARSE_ERROR
-from concertino.jsonrpc.messages import Id, InvalidMessage, decode, encode_id, is_response
+from concertino.jsonrpc.messages import (
+    Id,
+    InvalidMessage,
+    decode,
+    decode_batch,
+    encode_id,
+    is_response,
+)
 from concertino.protocol.request_profile import CAPABILITIES, VERSION
 
 __all__ = [
@@ -194,27 +201,26 @@ def _read_loosely(body: bytes) -> Envelope:
     raise _diagnose(body)
 
 
-def decode_messages(body: bytes) -> list[Envelope]:
+def decode_messages(body: bytes, max_messages: int) -> list[Envelope]:
     """Read a batch, an array of messages. Returns one Envelope for each message, in order.
 
-    Raises Malformed if the body is no array of JSON-RPC messages.
+    Raises Malformed if the body is no array of JSON-RPC messages, or has more than max_messages.
     """
+    # Split the array first: for 10 MB of tiny messages this takes 30 ms, a tenth of the time that
+    # decoding takes.
+    elements = decode_batch(body)
+    if elements is None:
+        raise _diagnose(body)
+    if len(elements) > max_messages:
+        expected = f"expected a batch of 1 to {max_messages} messages"
+        raise Malformed(f"Invalid Request: {expected}, got {len(elements)}", INVALID_REQUEST)
     try:
-        if not body.isascii():
-            str(body, "utf-8")
         return _decode_messages(body)
     except RecursionError:
-        from concertino.jsonrpc.deep_frames import split_batch
-
-        elements = split_batch(body)
-        if elements is None:
-            raise _diagnose(body) from None
-        return [_decode_element(element) for element in elements]
+        return [_decode_element(bytes(element)) for element in elements]
     except ValidationError:
         text = "Invalid Request: expected an array of JSON-RPC messages"
         raise Malformed(text, INVALID_REQUEST) from None
-    except (DecodeError, UnicodeDecodeError):
-        raise _diagnose(body) from None
 
 
 def _decode_element(element: bytes) -> Envelope:
