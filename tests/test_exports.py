@@ -250,6 +250,20 @@ def test_the_command_line_adds_argparse_and_nothing_foreign() -> None:
     assert not imported & {"importlib.metadata", "email", "json", "fractions", "tempfile"}
 
 
+def test_a_proxy_without_options_imports_neither_argparse_nor_what_only_mistakes_need() -> None:
+    """A host waits for its start: argparse takes 3 ms of it, and 1 MB."""
+    server = [sys.executable, str(TEN_LINES)]
+    code = (
+        f"sys.argv = ['concertino', 'proxy', '--', *{server}]\n"
+        f"from concertino.cli import main\nmain()"
+    )
+    imported = modules(code, STDIN)
+    assert "concertino.proxy.proxy" in imported
+    assert tops(imported) - sys.stdlib_module_names <= FOREIGN
+    assert not imported & {"argparse", "difflib", "email", "json", "random", "shutil", "tempfile"}
+    assert "concertino.cli.suggestions" not in imported
+
+
 def _of(*names: str) -> set[str]:
     """What importing these brings along."""
     return modules("".join(f"import {name}\n" for name in names))

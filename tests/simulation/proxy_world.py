@@ -289,7 +289,7 @@ class ProxyWorld:
         try:
             with (
                 patch.object(proxy_module, "guardian", _NoGuardian()),
-                patch.object(supervision_module, "uniform", lambda low, high: high),
+                patch.object(supervision_module, "shorten_at_random", lambda pause_s: pause_s),
             ):
                 main = self.loop.create_task(self._main())
                 try:

@@ -159,6 +159,11 @@ def _run(name: str, words: Sequence[str], server: Sequence[str]) -> int:
         connect = load("concertino.cli.connect")
         if (request := connect.parse_quickly(words)) is not None:
             return connect.connect(*request)
+    if name == "proxy" and server and not words:
+        # A host waits for this command, too.
+        proxy = load("concertino.cli.proxy")
+        make_default_arguments = load("concertino.cli.default_arguments").make_default_arguments
+        return proxy.run(make_default_arguments(name, proxy.add_arguments), server)
 
     parsers = load("concertino.cli.parsers")
     parser, commands = parsers.make_parser()

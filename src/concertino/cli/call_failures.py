@@ -18,7 +18,8 @@ from concertino.cli import CommandFailure
 from concertino.cli.address_hints import suggest_http, suggest_listening, suggest_path
 from concertino.cli.call_arguments import Parameters, example_command
 from concertino.cli.hanging_start import HangingStart
-from concertino.cli.suggestions import did_you_mean, is_missing, suggest_program
+from concertino.cli.server_options import is_missing
+from concertino.cli.suggestions import did_you_mean, suggest_program
 from concertino.client.client import Client
 from concertino.client.targets import is_address
 from concertino.errors import (

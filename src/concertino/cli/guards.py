@@ -6,13 +6,14 @@ only if an option requires one.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from concertino.cli.options import add_repeatable
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
     from concertino.backend.interface import Backend
     from concertino.guards.call_counts import CallCounts
 

@@ -18,10 +18,8 @@ from concertino.client.client import Client
 from concertino.errors import TimedOut
 from concertino.transports.process_exit import PROC, live_members
 
-__all__ = ["FAULTHANDLER", "HangingStart", "describe_place", "open_or_dump_stack"]
+__all__ = ["HangingStart", "describe_place", "open_or_dump_stack"]
 
-# The environment variables with which Python writes the stacks of its threads on SIGABRT.
-FAULTHANDLER = {"PYTHONFAULTHANDLER": "1"}
 # SIGABRT is sent this long after the client's time limit. The client has then already raised
 # TimedOut; the signal alone would make it report that the server has ended.
 MARGIN_S = 0.1
@@ -46,7 +44,8 @@ async def open_or_dump_stack(client: Client) -> None:
 
     The same is done if this coroutine is cancelled after PATIENCE_S seconds or more.
 
-    client: a Client whose server is started with the environment variables in FAULTHANDLER.
+    client: a Client whose server is started with the environment variable PYTHONFAULTHANDLER=1, as
+        parse_server() of server_options.py sets it.
     Raises the errors of Client.open(). Instead of TimedOut, raises HangingStart if the server is a
     Python program and has written its stack.
     """

@@ -6,10 +6,13 @@ in all commands.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, ArgumentTypeError
-from argparse import _ArgumentGroup as ArgumentGroup  # pyright: ignore[reportPrivateUsage]
+from typing import TYPE_CHECKING
 
-Options = ArgumentParser | ArgumentGroup
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+    from argparse import _ArgumentGroup as ArgumentGroup  # pyright: ignore[reportPrivateUsage]
+
+    Options = ArgumentParser | ArgumentGroup
 
 
 def add_repeatable(
@@ -76,5 +79,7 @@ def parse_positive(text: str) -> int:
     """
     number = int(text)
     if number < 1:
+        from argparse import ArgumentTypeError
+
         raise ArgumentTypeError(f"expected a positive number, got {text}")
     return number

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import os
-from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn, get_args
 
@@ -30,16 +29,11 @@ from concertino.proxy.manifest_cache import ManifestCache
 from concertino.proxy.proxy import HEARTBEAT_S, OPENING_S, SHUTDOWN, Isolation, Proxy
 from concertino.runtime.process import Frontend, StdioFrontend
 from concertino.runtime.process import run as run_process
-from concertino.transports.listeners import (
-    Listener,
-    errno_message,
-    listen_tcp,
-    listen_unix,
-    split_address,
-)
 from concertino.transports.stdio import bounded_stderr, take_over
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
     from concertino.proxy.source_files import SourceFiles
 
 DESCRIPTION = (
@@ -221,6 +215,14 @@ def _read_address(args: Namespace) -> list[str]:
 
 def _listen(addresses: Sequence[str], writer: BoundedWriter) -> Frontend:
     """Listen for clients that speak HTTP. Raises UsageError, CommandFailure."""
+    from concertino.transports.listeners import (
+        Listener,
+        errno_message,
+        listen_tcp,
+        listen_unix,
+        split_address,
+    )
+
     try:
         from concertino.http.frontend import HttpFrontend, split_http_address
         from concertino.http.server import HttpOptions

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from concertino.cli.options import Options, add_repeatable
+from concertino.cli.options import add_repeatable
 from concertino.errors import ConcertinoError, TargetError
 from concertino.jsonrpc.limits import Limits
 
 if TYPE_CHECKING:
+    from concertino.cli.options import Options
     from concertino.proxy.servers import Servers
 
 __all__ = [

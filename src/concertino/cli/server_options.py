@@ -6,37 +6,42 @@ turns them into the arguments of a Client.
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from concertino.cli import CommandFailure, UsageError
-from concertino.cli.hanging_start import FAULTHANDLER
 from concertino.cli.options import add_repeatable
-from concertino.cli.status_line import StatusLine
-from concertino.cli.suggestions import is_missing, suggest_file, suggest_program, suggest_separator
 from concertino.client.client import Timeouts
 from concertino.client.server_parameters import ServerParameters
 from concertino.client.targets import Target, is_address, parse_target
 from concertino.logs.formats import escape_controls
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from concertino.cli.status_line import StatusLine
 
 __all__ = [
     "TARGETS",
     "add_server_options",
     "check_program",
     "client_options",
+    "is_missing",
     "parse_seconds",
     "parse_server",
     "require_http",
     "search_path",
 ]
 
+# With this environment variable, a server in Python can say where it hangs (hanging_start.py):
+# Python then writes the stacks of its threads on SIGABRT.
+FAULTHANDLER = "PYTHONFAULTHANDLER"
 # The server, as a usage shows it.
 TARGETS = "-- COMMAND... | URL | unix:PATH | tcp:HOST:PORT"
 
 
-def add_server_options(parser: argparse.ArgumentParser) -> None:
+def add_server_options(parser: ArgumentParser) -> None:
     """Add these options to the parser of a command that uses a server."""
     parser.add_argument(
         "--era",
@@ -66,7 +71,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", action="store_true", help="show every message on stderr")
 
 
-def client_options(args: argparse.Namespace, status: StatusLine) -> dict[str, Any]:
+def client_options(args: Namespace, status: StatusLine) -> dict[str, Any]:
     """Return the keyword arguments of Client that follow from the command line.
 
     They are `era`, `timeouts`, `stderr` and `trace`.
@@ -95,13 +100,13 @@ def client_options(args: argparse.Namespace, status: StatusLine) -> dict[str, An
     }
 
 
-def search_path(args: argparse.Namespace) -> str:
+def search_path(args: Namespace) -> str:
     """Return the PATH in which the program of the server is searched: that of --env, or our own."""
     path = next((text[5:] for text in args.env if text.startswith("PATH=")), None)
     return os.environ.get("PATH", os.defpath) if path is None else path
 
 
-def parse_server(args: argparse.Namespace, server: Sequence[str]) -> Target:
+def parse_server(args: Namespace, server: Sequence[str]) -> Target:
     """Return the target for a Client: the server to start, or the address to connect to.
 
     args: the parsed arguments, which have the options of add_server_options().
@@ -109,11 +114,12 @@ def parse_server(args: argparse.Namespace, server: Sequence[str]) -> Target:
     Raises UsageError if there are no words, or if they or the options are wrong.
     """
     if not server:
+        from concertino.cli.suggestions import suggest_separator
+
         given = [args.name] if "name" in args and args.name else []
         given += args.arguments if "arguments" in args else []
         raise UsageError("expected a command after --", suggest_separator(args.command, given))
-    # With this variable, a server in Python can say where it hangs; see hanging_start.py.
-    env = {} if "PYTHONFAULTHANDLER" in os.environ else dict(FAULTHANDLER)
+    env = {} if FAULTHANDLER in os.environ else {FAULTHANDLER: "1"}
     for variable in args.env:
         name, equals, value = variable.partition("=")
         if not name or not equals:
@@ -130,13 +136,28 @@ def parse_server(args: argparse.Namespace, server: Sequence[str]) -> Target:
         if not server[0].startswith(("unix:", "tcp:")):
             require_http()
         return server[0]
-    if len(server) == 1 and (hint := suggest_file(server[0])):
-        raise UsageError(f"{server[0]} alone is no server: it reads a program from stdin", hint)
+    if len(server) == 1:
+        from concertino.cli.suggestions import suggest_file
+
+        if hint := suggest_file(server[0]):
+            raise UsageError(f"{server[0]} alone is no server: it reads a program from stdin", hint)
     # Pass on all variables of the shell, for example for proxies and certificates.
     return ServerParameters(server[0], server[1:], env=env, cwd=args.cwd, inherit=tuple(os.environ))
 
 
-def check_program(args: argparse.Namespace, server: Sequence[str]) -> None:
+def is_missing(program: str, path: str) -> bool:
+    """Return whether a program is not found in the folders of a PATH.
+
+    program: the first word of a command. A path, such as ./server, is never missing.
+    path: the folders, separated as in PATH.
+    """
+    # Do not use shutil, whose import takes 4 ms: a proxy calls this before it starts its server.
+    places = [os.path.join(folder, program) for folder in path.split(os.pathsep)]
+    is_found = any(os.path.isfile(place) and os.access(place, os.X_OK) for place in places)
+    return os.sep not in program and not is_found
+
+
+def check_program(args: Namespace, server: Sequence[str]) -> None:
     """Raise CommandFailure if the program of the server does not exist or cannot be executed.
 
     If an MCP client has started this command, it gets the failure, too.
@@ -152,6 +173,8 @@ def check_program(args: argparse.Namespace, server: Sequence[str]) -> None:
         text = f"{program}: not executable"
     else:
         return
+    from concertino.cli.suggestions import suggest_program
+
     raise CommandFailure(text, suggest_program(server, path), is_for_client=True)
 
 
@@ -176,5 +199,7 @@ def parse_seconds(text: str) -> float:
         seconds = 0.0
     # Written so that NaN is refused too.
     if not seconds > 0:
-        raise argparse.ArgumentTypeError(f"expected a positive number of seconds, got {text}")
+        from argparse import ArgumentTypeError
+
+        raise ArgumentTypeError(f"expected a positive number of seconds, got {text}")
     return seconds

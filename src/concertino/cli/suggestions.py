@@ -9,9 +9,9 @@ import os
 import re
 import shlex
 from collections.abc import Collection, Iterable, Sequence
-from difflib import get_close_matches
 
 from concertino.cli import UsageError
+from concertino.near_names import nearest_name
 
 # A command of other MCP tools -> the command of concertino that does the same.
 SYNONYMS = {
@@ -43,7 +43,7 @@ INTERPRETERS = {".py": "python", ".js": "node", ".mjs": "node", ".ts": "npx tsx"
 # Interpreter -> the suffix of the files that it runs.
 SUFFIXES = {"python": ".py", "node": ".js", "bash": ".sh", "sh": ".sh"}
 # Matches the words that may precede a server's file in its command, such as `uv run python`.
-STARTER = re.compile(r"(.*/)?(python[\d.]*|node|npx|tsx|sh|bash|uv|uvx|run)")
+STARTER = r"(.*/)?(python[\d.]*|node|npx|tsx|sh|bash|uv|uvx|run)"
 
 
 def find_closest(name: str, known: Iterable[str], similarity: float = 0.6) -> str | None:
@@ -58,15 +58,14 @@ def find_closest(name: str, known: Iterable[str], similarity: float = 0.6) -> st
     """
     by_folded = {item.casefold(): item for item in known}
     folded = name.casefold()
-    found = get_close_matches(folded, by_folded, n=1, cutoff=similarity)
-    if not found and len(folded) > 2:
+    found = nearest_name(folded, by_folded, similarity)
+    if found is None and len(folded) > 2:
         # The user may have typed only the beginning of a long name.
-        found = [item for item in by_folded if item.startswith(folded)][:1]
-    if not found:
+        found = next((item for item in by_folded if item.startswith(folded)), None)
+    if found is None:
         # The user may have put the server's name first, as in server.tool or mcp__server__tool.
-        last = re.split(r"[.:/]|__", folded)[-1]
-        found = [last] if last in by_folded else []
-    return by_folded[found[0]] if found else None
+        found = re.split(r"[.:/]|__", folded)[-1]
+    return by_folded.get(found)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -145,7 +144,7 @@ def suggest_separator(command: str, words: Sequence[str], unknown: Sequence[str]
     is_file = [os.path.splitext(word)[1] in INTERPRETERS and "=" not in word for word in words]
     if any(is_file):
         file = start = is_file.index(True)
-        while start and STARTER.fullmatch(words[start - 1]):
+        while start and re.fullmatch(STARTER, words[start - 1]):
             start -= 1
         before, server = list(words[:start]), shlex.join(words[start:])
         if start == file:
@@ -192,18 +191,6 @@ def _suggest_address(command: str, option: str, value: str) -> str:
 
 
 # Commands of servers
-
-
-def is_missing(program: str, path: str) -> bool:
-    """Return whether a program is not found in the folders of a PATH.
-
-    program: the first word of a command. A path, such as ./server, is never missing.
-    path: the folders, separated as in PATH.
-    """
-    # Do not use shutil, whose import takes 4 ms: a proxy calls this before it starts its server.
-    places = [os.path.join(folder, program) for folder in path.split(os.pathsep)]
-    is_found = any(os.path.isfile(place) and os.access(place, os.X_OK) for place in places)
-    return os.sep not in program and not is_found
 
 
 def suggest_program(command: Sequence[str], path: str) -> str:

@@ -5,13 +5,14 @@ With the search, clients see only the tools find_tools and call_tool (transforms
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from concertino.cli.guards import GuardBackend
 from concertino.cli.options import parse_positive
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
     from concertino.backend.interface import Backend
     from concertino.transforms.tool_search import ToolListOptions
 

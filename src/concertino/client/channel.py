@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextvars import copy_context
-from random import SystemRandom
 from types import coroutine
 from typing import Any, Protocol, cast
 
@@ -104,7 +104,8 @@ class Channel:
         self._deadlines = DeadlineTimer(self._expire)
         self._read_batch = read_batch_of(self._deadlines.loop)
         self._output = ConnectionOutput(connection, limits)
-        first_id = SystemRandom().randrange(1, MAX_FIRST_ID)
+        # The module random would delay the start by 0.7 ms.
+        first_id = 1 + int.from_bytes(os.urandom(4)) % MAX_FIRST_ID
         self.peer = Peer(self._output.queue, limits, self._deadlines.time, first_id)
         # JSON-RPC lets only servers answer a message that cannot be parsed.
         self.peer.invalid_input.answered = False

@@ -12,7 +12,6 @@ program counts as a server and is not watched any more.
 from __future__ import annotations
 
 import asyncio
-import shlex
 from typing import Protocol
 
 from concertino.client.pending_request import FOREVER
@@ -169,6 +168,9 @@ class OpeningWatch:
         parameters = self._opened.parameters
         name = self._name
         if parameters is not None:
+            # Imported here, because few programs are no servers.
+            import shlex
+
             words = map(str, (parameters.command, *parameters.args))
             name = f"`{shorten(shlex.join(words), MAX_COMMAND)}`"
         if self._repeats and (not self._line or _holds_request(self._line)):

@@ -1,0 +1,61 @@
+"""Makes the arguments of a command line without options, such as `concertino proxy -- COMMAND...`.
+
+A host waits for the start of such a command. Without argparse it takes 3 ms of CPU time and 1 MB
+less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+from concertino.loading import load
+
+__all__ = ["make_default_arguments"]
+
+# What argparse stores if an option is not given and has no `default`; None for all others.
+DEFAULTS = {"store_true": False, "store_false": True}
+
+
+def make_default_arguments(name: str, add_arguments: Callable[[Any], None]) -> SimpleNamespace:
+    """Return what argparse returns for a command line without options and arguments.
+
+    name: the name of the command. All its arguments must be optional.
+    add_arguments: adds the options of the command to a parser.
+    """
+    parser = _DefaultsParser(name)
+    add_arguments(parser)
+    return SimpleNamespace(**parser.values, parser=parser, command=name)
+
+
+class _DefaultsParser:
+    """Stands in for a parser of argparse, and stores only the defaults of the options.
+
+    name: the name of the command.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.values: dict[str, Any] = {}
+
+    def add_argument(self, *names: str, **options: Any) -> None:
+        """Store the default of an option, or of an argument that may be missing (nargs="*")."""
+        name = next((name for name in names if name.startswith("--")), names[0])
+        key = options.get("dest") or name.lstrip("-").replace("-", "_")
+        default: object = DEFAULTS.get(options.get("action", ""))
+        if options.get("nargs") == "*":
+            default = []
+        self.values[key] = options.get("default", default)
+
+    def add_argument_group(self, *_: str) -> _DefaultsParser:
+        """Return this object: all options have their values in the same place."""
+        return self
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError with the advice that the parser of the command gives."""
+        parsers = load("concertino.cli.parsers")
+        _, commands = parsers.make_parser()
+        parser, _ = parsers.add_command(commands, self._name)
+        fail: Callable[[str], NoReturn] = parser.error
+        fail(message)
