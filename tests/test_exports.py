@@ -260,7 +260,7 @@ def test_a_proxy_without_options_imports_neither_argparse_nor_what_only_mistakes
     imported = modules(code, STDIN)
     assert "concertino.proxy.proxy" in imported
     assert tops(imported) - sys.stdlib_module_names <= FOREIGN
-    assert not imported & {"argparse", "difflib", "email", "json", "random", "shutil", "tempfile"}
+    assert not imported & {"argparse", "difflib", "email", "json", "pathlib", "random", "shutil"}
     assert "concertino.cli.suggestions" not in imported
 
 

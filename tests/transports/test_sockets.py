@@ -154,15 +154,15 @@ def test_of_two_who_find_a_stale_socket_one_gets_its_place(
     stale.close()
     outcomes: list[Listener | OSError] = []
     second = threading.Thread(target=_try_to_listen, args=(folder / "s", outcomes))
-    unlink = Path.unlink
+    unlink = os.unlink
 
-    def come_between(self: Path) -> None:
-        monkeypatch.setattr(Path, "unlink", unlink)
+    def come_between(path: str) -> None:
+        monkeypatch.setattr(os, "unlink", unlink)
         second.start()
         second.join(0.3)  # it ends now, or has to wait for us
-        unlink(self)
+        unlink(path)
 
-    monkeypatch.setattr(Path, "unlink", come_between)
+    monkeypatch.setattr(os, "unlink", come_between)
     first = listen_unix(folder / "s")
     second.join()
     assert [type(outcome) for outcome in outcomes] == [OSError]

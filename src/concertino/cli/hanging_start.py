@@ -16,7 +16,7 @@ from pathlib import Path
 from concertino.cli.status_line import PATIENCE_S
 from concertino.client.client import Client
 from concertino.errors import TimedOut
-from concertino.transports.process_exit import PROC, live_members
+from concertino.transports.process_exit import live_members
 
 __all__ = ["HangingStart", "describe_place", "open_or_dump_stack"]
 
@@ -24,6 +24,7 @@ __all__ = ["HangingStart", "describe_place", "open_or_dump_stack"]
 # TimedOut; the signal alone would make it report that the server has ended.
 MARGIN_S = 0.1
 
+PROC = Path("/proc")
 _FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in (\S+)$', re.MULTILINE)
 
 

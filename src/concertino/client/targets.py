@@ -22,7 +22,6 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from concertino.backend.interface import Backend
@@ -346,7 +345,7 @@ def _server_name(command: list[str]) -> str:
         for word in command
         if not word.startswith("-") and "=" not in word and not any(map(str.isspace, word))
     ] or command
-    bases = [PurePath(word).name for word in names]
+    bases = [os.path.basename(word.rstrip("/")) for word in names]
     base = next((base for base in bases[1:] if base not in LAUNCHERS), bases[0])
     return base.partition(".")[0] or base or "server"
 

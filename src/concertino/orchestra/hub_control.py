@@ -268,7 +268,7 @@ class HubControl:
 
 
 def _folders(environment: Mapping[str, str]) -> list[Path]:
-    return [folder.parent / FOLDER for folder in status_folders(environment)]
+    return [Path(folder).with_name(FOLDER) for folder in status_folders(environment)]
 
 
 # The client's side

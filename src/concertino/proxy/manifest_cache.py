@@ -12,7 +12,7 @@ import hmac
 import logging
 import os
 from collections.abc import Mapping
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Raw, Struct
@@ -28,7 +28,7 @@ from concertino.proxy.state_files import (
     write_private,
 )
 from concertino.types.results import Implementation
-from concertino.user_files import user_folder
+from concertino.user_files import AnyPath, user_folder_path
 
 __all__ = ["MAX_BYTES", "Manifest", "ManifestCache", "ManifestFile", "manifest_folder"]
 
@@ -70,9 +70,10 @@ class _Stored(Struct, frozen=True):
 _decoder = Decoder(_Stored)
 
 
-def manifest_folder(environment: Mapping[str, str] = os.environ) -> Path:
+def manifest_folder(environment: Mapping[str, str] = os.environ) -> str:
     """Return `$XDG_CACHE_HOME/concertino/manifests`; by default it is below `~/.cache`."""
-    return user_folder("XDG_CACHE_HOME", ".cache", environment) / "concertino" / "manifests"
+    folder = user_folder_path("XDG_CACHE_HOME", ".cache", environment)
+    return os.path.join(folder, "concertino", "manifests")
 
 
 class ManifestCache:
@@ -81,8 +82,8 @@ class ManifestCache:
     folder: the directory of the files; by default `manifest_folder()`.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self.folder = manifest_folder() if folder is None else folder
+    def __init__(self, folder: AnyPath | None = None) -> None:
+        self.folder = manifest_folder() if folder is None else os.fspath(folder)
 
     def file_of(
         self,
@@ -108,7 +109,7 @@ class ManifestCache:
             log.warning("the features and lists of servers are not cached: %s", exc)
             return None
         digest = hmac.digest(key, identity, "sha256").hex()
-        return ManifestFile(self.folder / f"{digest}.json", digest)
+        return ManifestFile(os.path.join(self.folder, f"{digest}.json"), digest)
 
 
 class ManifestFile:
@@ -119,7 +120,7 @@ class ManifestFile:
         manifest with another identity is not used.
     """
 
-    def __init__(self, path: Path, identity: str) -> None:
+    def __init__(self, path: str, identity: str) -> None:
         self.path = path
         self._identity = identity
 
@@ -156,7 +157,8 @@ class ManifestFile:
                 log.info(
                     "the server's features and lists are not cached: they have %d bytes", len(data)
                 )
-                self.path.unlink(missing_ok=True)
+                with suppress(FileNotFoundError):
+                    os.unlink(self.path)
             else:
                 write_private(self.path, data, lasting=False)
         except (UnusableState, OSError) as exc:
@@ -186,7 +188,7 @@ def identify(
     """
     command = os.fspath(server.command)
     variables = server.env or {}
-    folder = Path(server.cwd or "").absolute()
+    folder = os.path.join(os.getcwd(), server.cwd or "").rstrip("/") or "/"
     program = _find_program(command, folder, variables.get("PATH") or os.environ.get("PATH", ""))
     if program is None:
         return None
@@ -201,16 +203,16 @@ def identify(
 
 def _find_program(
     command: str,
-    folder: Path,
+    folder: str,
     search_path: str,
-) -> tuple[Path, os.stat_result] | None:
+) -> tuple[str, os.stat_result] | None:
     """Return the path of a program, with links resolved, and its status; None if there is none."""
     folders = [""] if os.sep in command else search_path.split(os.pathsep)
     for place in folders:
-        path = folder / place / command
+        path = os.path.join(folder, place, command)
         try:
-            if os.access(path, os.X_OK) and path.is_file():
-                return path.resolve(), path.stat()
+            if os.access(path, os.X_OK) and os.path.isfile(path):
+                return os.path.realpath(path), os.stat(path)
         except OSError:
             # The file has been removed in the meantime, or its links form a loop.
             continue

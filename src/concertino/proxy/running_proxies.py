@@ -120,7 +120,7 @@ def _read_statuses(environment: Mapping[str, str]) -> Iterator[ProxyStatus]:
     for folder in status_folders(environment):
         try:
             remove_stale_sockets(folder)
-            paths = sorted(folder.iterdir())
+            paths = sorted(Path(folder).iterdir())
         except OSError:
             continue
         for path in paths:

@@ -14,7 +14,6 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -28,6 +27,7 @@ from concertino.transports.process_table import read_process_state
 
 if TYPE_CHECKING:
     from concertino.transports.listeners import Listener
+    from concertino.user_files import AnyPath
 
 __all__ = [
     "ProxyStatus",
@@ -51,7 +51,7 @@ OPEN_AFTER_S = 0.3
 MAX_SERVERS = 256
 # The longest error text in an answer, in characters.
 MAX_ERROR = 400
-FOLDER = Path("concertino") / "proxies"
+FOLDER = "proxies"
 
 
 class ServerStatus(Struct, frozen=True, omit_defaults=True):
@@ -180,7 +180,7 @@ def remove_source(source: StatusSource) -> None:
     _socket.remove(source)
 
 
-def status_folders(environment: Mapping[str, str]) -> list[Path]:
+def status_folders(environment: Mapping[str, str]) -> list[str]:
     """Return the directories in which a process may have its socket for `concertino ps`.
 
     A process uses the first directory in which it can write. The order is:
@@ -196,16 +196,20 @@ def status_folders(environment: Mapping[str, str]) -> list[Path]:
     environment: the environment variables.
     """
     # Imported here, because its imports would delay the first answer of a server.
-    from concertino.proxy.state_files import state_folder
+    from concertino.proxy.state_files import state_folder_path
 
     runtime = [environment.get("XDG_RUNTIME_DIR", ""), f"/run/user/{os.geteuid()}"]
-    folders = [Path(path) / FOLDER for path in runtime if path.startswith("/") and _is_own(path)]
+    own = [path for path in runtime if path.startswith("/") and _is_own(path)]
+    folders = [os.path.join(path, "concertino", FOLDER) for path in own]
     with suppress(RuntimeError):
-        folders += [state_folder(environment) / FOLDER.name, state_folder({}) / FOLDER.name]
+        states = (state_folder_path(environment), state_folder_path({}))
+        folders += [os.path.join(state, FOLDER) for state in states]
     return list(dict.fromkeys(folders))
 
 
-def listen_in_first(folders: Iterable[Path], log: logging.Logger, message: str) -> Listener | None:
+def listen_in_first(
+    folders: Iterable[AnyPath], log: logging.Logger, message: str
+) -> Listener | None:
     """Open a Unix socket of this process in the first directory in which that is possible.
 
     Makes the directory if needed, and removes the sockets of processes that have ended from it.
@@ -223,19 +227,19 @@ def listen_in_first(folders: Iterable[Path], log: logging.Logger, message: str) 
         try:
             make_private(folder)
             remove_stale_sockets(folder)
-            return listen_unix(folder / name)
+            return listen_unix(os.path.join(folder, name))
         except (OSError, ValueError) as exc:
             log.debug(message, folder, exc)
     return None
 
 
-def remove_stale_sockets(folder: Path) -> None:
+def remove_stale_sockets(folder: AnyPath) -> None:
     """Remove the sockets of processes that have ended from a directory.
 
     The names of the files tell the processes. Raises OSError if the directory cannot be read.
     """
-    for path in folder.iterdir():
-        pid, _, started_at = path.name.partition("-")
+    for name in os.listdir(folder):
+        pid, _, started_at = name.partition("-")
         if not (pid.isdecimal() and started_at.isdecimal()):
             continue
         state = read_process_state(int(pid))
@@ -243,10 +247,11 @@ def remove_stale_sockets(folder: Path) -> None:
         # Without /proc, not even the state of this process can be read. Then keep all sockets;
         # concertino ps will find out which of them nobody answers.
         if has_ended and read_process_state(os.getpid()) is not None:
-            path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(folder, name))
 
 
-def _is_own(path: str) -> bool:
+def _is_own(path: AnyPath) -> bool:
     """Return whether a path belongs to this user, and other users have no access to it."""
     try:
         status = os.stat(path)
@@ -255,11 +260,11 @@ def _is_own(path: str) -> bool:
     return status.st_uid == os.geteuid() and not status.st_mode & 0o077
 
 
-def make_private(folder: Path) -> None:
+def make_private(folder: AnyPath) -> None:
     """Make a directory that only this user can enter. Does nothing if it exists and is private.
 
     Raises PermissionError if it exists and other users can enter it, or if it belongs to another.
     """
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if not _is_own(str(folder)):
-        raise PermissionError(f"{folder}: expected a folder that only you can enter")
+    os.makedirs(folder, 0o700, exist_ok=True)
+    if not _is_own(folder):
+        raise PermissionError(f"{os.fspath(folder)}: expected a folder that only you can enter")

@@ -11,10 +11,13 @@ import os
 import stat
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from concertino.errors import ConcertinoError
-from concertino.user_files import read_private_file, user_folder, write_private_file
+from concertino.user_files import AnyPath, read_private_file, user_folder_path, write_private_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
     "UnusableState",
@@ -22,6 +25,7 @@ __all__ = [
     "read_private",
     "read_state_key",
     "state_folder",
+    "state_folder_path",
     "write_private",
 ]
 
@@ -37,15 +41,24 @@ class UnusableState(ConcertinoError):
     """
 
 
+def state_folder_path(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the path of state_folder() as a string, without importing pathlib."""
+    return os.path.join(
+        user_folder_path("XDG_STATE_HOME", ".local/state", environment), "concertino"
+    )
+
+
 def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """Return `$XDG_STATE_HOME/concertino`; by default it is below `~/.local/state`.
 
     A relative value of the variable is ignored (XDG Base Directory Specification).
     """
-    return user_folder("XDG_STATE_HOME", ".local/state", environment) / "concertino"
+    from pathlib import Path
+
+    return Path(state_folder_path(environment))
 
 
-def read_private(path: Path) -> bytes | None:
+def read_private(path: AnyPath) -> bytes | None:
     """Return the content of a file; None if the file does not exist.
 
     Raises UnusableState if the file cannot be read or is larger than MAX_BYTES, and if another user
@@ -61,7 +74,7 @@ def read_private(path: Path) -> bytes | None:
         raise UnusableState(f"{path}: {exc}") from None
 
 
-def write_private(path: Path, data: bytes, *, lasting: bool = True) -> None:
+def write_private(path: AnyPath, data: bytes, *, lasting: bool = True) -> None:
     """Replace a file by one that only this user can read. Makes its directory if necessary.
 
     data: the new content.
@@ -69,22 +82,24 @@ def write_private(path: Path, data: bytes, *, lasting: bool = True) -> None:
     Raises UnusableState if the file cannot be written.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         write_private_file(path, data, lasting=lasting)
     except OSError as exc:
         raise UnusableState(f"{path}: {exc.strerror}") from None
 
 
 @contextmanager
-def lock_state(folder: Path) -> Generator[None, None, None]:
+def lock_state(folder: AnyPath) -> Generator[None, None, None]:
     """Hold the lock of a directory of state files inside `with`.
 
     It blocks while another process holds the lock. The directory is made if necessary.
     Raises UnusableState if the directory or the lock file cannot be made or opened.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.makedirs(folder, 0o700, exist_ok=True)
+        descriptor = os.open(
+            os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
     except OSError as exc:
         raise UnusableState(f"{folder}: {exc.strerror}") from None
     try:
@@ -95,13 +110,13 @@ def lock_state(folder: Path) -> Generator[None, None, None]:
         os.close(descriptor)
 
 
-def read_state_key(folder: Path) -> bytes:
+def read_state_key(folder: AnyPath) -> bytes:
     """Return the secret key with which the files in a directory are authenticated: 32 bytes.
 
     The key is random. It is made at the first use, and stored in the file `key` of the directory.
     Raises UnusableState if it cannot be read or stored.
     """
-    path = folder / "key"
+    path = os.path.join(folder, "key")
     if (key := read_private(path)) is None:
         with lock_state(folder):
             if (key := read_private(path)) is None:

@@ -20,7 +20,6 @@ import logging
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 from concertino.transports.process_marks import STARTED_BY, new_mark
 
@@ -76,7 +75,7 @@ class Guardian:
         mark = new_mark()
         if not mark.namespace or not sys.executable:
             return
-        root = str(Path(__file__).parents[2])
+        root = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
         # Without the user's environment variables and site-packages, and without writing bytecode.
         python = [sys.executable, "-I", "-S", "-B", "-c", CODE, root]
         # Do not pass on the mark of this process. Otherwise code that ends this process by its mark

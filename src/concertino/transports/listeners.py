@@ -20,13 +20,10 @@ import sys
 import time
 from collections.abc import Generator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from concertino.transports.addresses import unix_name
 from concertino.transports.sockets import configure_socket, format_address, is_trusted
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = [
     "BACKLOG",
@@ -64,7 +61,7 @@ class Listener:
     def __init__(
         self,
         sock: socket.socket,
-        file: Path | None = None,
+        file: str | None = None,
         *,
         is_inherited: bool = False,
     ) -> None:
@@ -122,7 +119,7 @@ class Listener:
         if _identify_file(file) == self._file_identity:
             # Ignore errors, for example if the directory is read-only now.
             with suppress(OSError):
-                file.unlink()
+                os.unlink(file)
 
     def close(self) -> None:
         """Remove the socket's file, then stop listening.
@@ -145,20 +142,17 @@ def listen_unix(path: str | os.PathLike[str]) -> Listener:
     Raises ValueError if a socket cannot have this path. Raises OSError if another process listens
     there, if the path is a file that is not a socket, or if the socket cannot be created.
     """
-    # Imported here, because servers at TCP ports do not need it.
-    from pathlib import Path
-
     name = unix_name(path)
     # Use an absolute path for remove(), because a tool may change the working directory.
-    absolute = Path(name).absolute()
-    with _folder_lock(absolute.parent, name):
+    absolute = os.path.join(os.getcwd(), name.removeprefix("./"))
+    with _folder_lock(os.path.dirname(absolute), name):
         _remove_stale(name)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         is_bound = False
         try:
             _bind_private(sock, name)
             is_bound = True
-            if absolute.lstat().st_mode & 0o077:
+            if os.lstat(absolute).st_mode & 0o077:
                 raise OSError(
                     errno.EPERM, "the file system of its folder does not keep permissions"
                 )
@@ -167,7 +161,7 @@ def listen_unix(path: str | os.PathLike[str]) -> Listener:
         except OSError as exc:
             if is_bound:
                 with suppress(OSError):
-                    absolute.unlink()
+                    os.unlink(absolute)
             sock.close()
             raise _add_name(exc, name) from None
 
@@ -216,10 +210,8 @@ def _remove_stale(name: str) -> None:
         else:
             raise _make_in_use_error(name)
 
-    from pathlib import Path
-
     try:
-        Path(name).unlink()
+        os.unlink(name)
     except FileNotFoundError:
         pass
     except OSError as exc:
@@ -227,7 +219,7 @@ def _remove_stale(name: str) -> None:
 
 
 @contextmanager
-def _folder_lock(folder: Path, name: str) -> Generator[None]:
+def _folder_lock(folder: str, name: str) -> Generator[None]:
     """Lock a directory against other concertino processes, while a socket in it is replaced.
 
     The directory itself is locked, so no lock file remains.
@@ -264,14 +256,14 @@ def _folder_lock(folder: Path, name: str) -> Generator[None]:
         os.close(descriptor)
 
 
-def _identify_file(path: Path) -> tuple[int, int, int] | None:
+def _identify_file(path: str) -> tuple[int, int, int] | None:
     """Return the device, inode and modification time of a file; None if there is no file.
 
     Device and inode alone do not identify a file, because the inode of a removed file may be
     reused.
     """
     try:
-        status = path.lstat()
+        status = os.lstat(path)
     except OSError:
         return None
     return status.st_dev, status.st_ino, status.st_mtime_ns

@@ -28,7 +28,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import astuple
@@ -191,17 +190,17 @@ def _explain_failure(
         return (
             f"{program}: an environment variable or the working directory has a wrong type: {exc}"
         )
-    if cwd is not None and not Path(cwd).is_dir():
+    if cwd is not None and not os.path.isdir(cwd):
         return f"{program}: the working directory {os.fspath(cwd)} is not a directory"
     if isinstance(exc, PermissionError):
-        return f"{program}: {'is a directory' if Path(program).is_dir() else 'not executable'}"
+        return f"{program}: {'is a directory' if os.path.isdir(program) else 'not executable'}"
     if not isinstance(exc, FileNotFoundError):
         return f"{program}: {exc}"
 
     # A whole command line in place of the program is a common mistake in mcp.json.
     first, *arguments = program.split() or [program]
     folders = os.get_exec_path(environment)
-    if arguments and any(os.access(Path(folder, first), os.X_OK) for folder in folders):
+    if arguments and any(os.access(os.path.join(folder, first), os.X_OK) for folder in folders):
         noun = "argument" if len(arguments) == 1 else "arguments"
         return (
             f"{program}: command not found; did you mean the command {first!r} "
@@ -209,7 +208,7 @@ def _explain_failure(
         )
 
     if os.sep in program:
-        if Path(program).exists():
+        if os.path.exists(program):
             return f"{program}: the interpreter named in its first line is missing"
         return f"{program}: no such file"
     if "PATH" not in environment:

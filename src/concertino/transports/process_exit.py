@@ -12,13 +12,10 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
-from concertino.transports.process_table import live_processes
+from concertino.transports.process_table import PROC, live_processes
 
 __all__ = ["ExitWatch", "live_members"]
-
-PROC = Path("/proc")
 
 
 class ExitWatch:
@@ -106,7 +103,7 @@ def live_members(group: int) -> list[int]:
     Zombies are left out, because they have ended. On a system without /proc, the id of the group is
     returned if it has any members.
     """
-    if not (PROC / "self" / "stat").exists():
+    if not os.path.exists(f"{PROC}/self/stat"):
         try:
             os.killpg(group, 0)
         except (ProcessLookupError, PermissionError):

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 __all__ = [
+    "PROC",
     "ProcessState",
     "age_s",
     "is_process",
