@@ -33,6 +33,8 @@ __all__ = [
     "Conversation",
     "Violation",
     "check",
+    "check_result",
+    "check_sent",
     "definitions",
     "one_json",
 ]
@@ -89,6 +91,21 @@ def check(value: Any, revision: str, definition: str) -> None:
         if best is not None:
             why = f"{best.json_path}: {best.message} ({oracle})"
             raise Violation(f"no {definition} of {revision}: {why}\n{json.dumps(value)[:2000]}")
+
+
+def check_result(method: str, result: Any, revision: str) -> None:
+    """Raise Violation unless this is a result of the method in this revision."""
+    check(result, revision, _result_type(method, revision, result))
+
+
+def check_sent(message: Any, revision: str) -> None:
+    """Raise Violation unless a client may send this request or notification in this revision."""
+    ending = "Request" if "id" in message else "Notification"
+    definition = _methods(revision, ending).get(message["method"])
+    if definition is None:
+        raise Violation(f"{message['method']} does not exist in {revision}")
+    check(message, revision, definition)
+    check(message, revision, f"Client{ending}")
 
 
 def definitions(revision: str, oracle: str) -> dict[str, Any]:
@@ -187,7 +204,7 @@ class Conversation:
             revision,
             "JSONRPCResultResponse" if revision in ("2025-11-25", MODERN) else "JSONRPCResponse",
         )
-        check(value["result"], revision, _result_type(method, revision, value["result"]))
+        check_result(method, value["result"], revision)
         self.answers.append(value)
 
     def _error(self, value: dict[str, Any]) -> None:

@@ -59,6 +59,9 @@ class Script:
             message = json.loads(frame)
             self.came.append(message)
             self._changed.set()
+            if isinstance(message, list):
+                # A batch holds answers to a batch of the test's, and nothing else.
+                continue
             handler = self._handlers.get(
                 message.get("method"), _unknown if {"id", "method"} <= message.keys() else SILENCE
             )
