@@ -1,10 +1,11 @@
 """A Streamable HTTP front for a stdio server, for tests: what speaks MCP over HTTP only can reach
 our server through it.
 
-    python front.py COMMAND ARGUMENT...
+    python front.py [--pin] COMMAND ARGUMENT...
 
 starts on a free port of this machine and prints its URL, one line. The end of its stdin, or
-SIGTERM, ends it and all its servers.
+SIGTERM, ends it and all its servers. Some servers take the first valid request for the start of a
+connection of one era. --pin: where callers are of 2026-07-28, send a valid request before theirs.
 
 One process serves every request of 2026-07-28: ids and progress tokens of its callers may be alike,
 so each request gets a number of ours on its way in, and its own back on the way out. Each session
@@ -43,6 +44,18 @@ LINE_LIMIT = 16 * 2**20  # bytes; more than the server itself would send
 END_S = 10.0  # the server's own drain takes 2 s
 
 Message = dict[str, Any]  # any JSON object
+PIN: Message = {
+    "jsonrpc": "2.0",
+    "id": "pin",
+    "method": "tools/list",
+    "params": {
+        "_meta": {
+            VERSION: "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {},
+            "io.modelcontextprotocol/clientInfo": {"name": "front", "version": "1"},
+        }
+    },
+}
 
 
 class Exchange:
@@ -168,10 +181,11 @@ class Server:
 
 
 class Front:
-    """The HTTP side. command: starts the server."""
+    """The HTTP side. command: starts the server, after an option of front.py."""
 
     def __init__(self, command: list[str]) -> None:
-        self._command = command
+        self._pins = command[0] == "--pin"
+        self._command = command[self._pins :]
         self._modern: Server | None = None
         self._starting = asyncio.Lock()
         self._sessions: dict[str, Server] = {}
@@ -211,7 +225,10 @@ class Front:
                     message.get("id"), -32020, "MCP-Protocol-Version is not what _meta says"
                 )
             async with self._starting:
-                self._modern = self._modern or await Server.start(self._command)
+                if self._modern is None:
+                    self._modern = await Server.start(self._command)
+                    if self._pins:
+                        await self._modern.ask(PIN).said.get()
             return await self._exchange(self._modern, message, modern=True)
         name = request.headers.get("mcp-session-id", "")
         if not name and message.get("method") == "initialize":

@@ -4,9 +4,9 @@
 
 tests/interop/test_conformance_through_proxy.py fails when a verdict is another one. Behind the
 proxy are examples/everything.py, the everything server of the official Python SDK,
-which comes with the sources of the package `mcp`, and typescript_server.mjs, which is on version 1
-of the official TypeScript SDK and so speaks 2025-11-25 only. Between the eras some scenarios cannot
-pass: EXCEPTIONS names each with its reason, and the table has all verdicts.
+which comes with the sources of the package `mcp`, and typescript_everything.mjs, which is on both
+versions of the official TypeScript SDK. Version 1 speaks 2025-11-25 only. Between the eras some
+scenarios cannot pass: EXCEPTIONS names each with its reason, and the table has all verdicts.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from interop import node
 PAGE = suite.ROOT / "bench" / "proxy-conformance.md"
 MCP_VERSION = "2.3.0"
 SDK_SERVER = Path(__file__).with_name("python_sdk_server.py")
-TYPESCRIPT_SERVER = Path(__file__).with_name("typescript_server.mjs")
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
+DIRECT = "direct"
 # Requirement set -> the value of --era that makes the proxy speak the same to its server, and the
 # one that makes it translate.
 SAME = {LEGACY: "legacy", MODERN: "modern"}
@@ -48,8 +48,16 @@ NO_BACK_CHANNEL = (
 ONLY_MODERN = "the server refuses to ask in the way of 2026-07-28 on a connection with a handshake"
 
 
+NOT_PYTHON = (
+    "over stdio, the SDK answers methods that 2026-07-28 removed with -32022 instead of -32601"
+)
+NOT_TYPESCRIPT = (
+    "over stdio, the SDK does not name the supported revisions when it refuses an unknown one"
+)
+
+
 class Bridge(NamedTuple):
-    """A server behind the proxy. era: which the proxy speaks to it."""
+    """A server behind the proxy. era: which the proxy speaks to it, or DIRECT without a proxy."""
 
     server: str
     requirements: str
@@ -58,6 +66,8 @@ class Bridge(NamedTuple):
 
 # What cannot pass: scenario -> why.
 EXCEPTIONS: Mapping[Bridge, Mapping[str, str]] = {
+    Bridge("python-sdk", MODERN, DIRECT): {"server-stateless": NOT_PYTHON},
+    Bridge("typescript-2", MODERN, DIRECT): {"server-stateless": NOT_TYPESCRIPT},
     Bridge("concertino", MODERN, "legacy"): {
         "input-required-result-basic-elicitation": NO_KEYS,
         "input-required-result-capability-check": UNDECLARED,
@@ -91,9 +101,13 @@ EXCEPTIONS: Mapping[Bridge, Mapping[str, str]] = {
         ),
         "server-stateless": UNDECLARED,
     },
-    Bridge("typescript", MODERN, "legacy"): {
+    Bridge("typescript-1", MODERN, "legacy"): {
         "input-required-result-basic-elicitation": NO_KEYS,
         "input-required-result-ignore-extra-params": NO_KEYS,
+    },
+    Bridge("typescript-2", MODERN, "legacy"): {
+        "input-required-result-basic-elicitation": NO_KEYS,
+        "input-required-result-capability-check": UNDECLARED,
     },
 }
 
@@ -104,12 +118,13 @@ def proxied(command: list[str | Path], era: str) -> list[str | Path]:
 
 
 def run_bridge(bridge: Bridge, command: list[str | Path], into: Path) -> dict[str, str]:
-    """Run a requirement set through the proxy. Returns why scored scenarios fail, "" if not.
+    """Run a requirement set, and return why scored scenarios fail, "" if they do not.
 
     into: an empty folder.
     """
-    scenarios = suite.run(bridge.requirements, into, *proxied(command, bridge.era))
-    return verdicts_of(scenarios)
+    # Without --pin, the SDKs would take an invalid first request for one of 2025-11-25.
+    whole = ["--pin", *command] if bridge.era == DIRECT else proxied(command, bridge.era)
+    return verdicts_of(suite.run(bridge.requirements, into, *whole))
 
 
 def verdicts_of(scenarios: list[suite.Scenario]) -> dict[str, str]:
@@ -144,24 +159,25 @@ def server_command(server: str) -> list[str | Path]:
     """Return the command of a server on stdio."""
     if server == "concertino":
         return [sys.executable, suite.EVERYTHING]
-    if server == "typescript":
+    if server.startswith("typescript"):
         # A module has to lie beside the packages that it imports.
-        copy = node.packages() / TYPESCRIPT_SERVER.name
-        copy.write_text(TYPESCRIPT_SERVER.read_text())
-        return [node.node(), copy]
+        folder = node.packages()
+        for module in Path(__file__).parent.glob("typescript_*.mjs"):
+            shutil.copy(module, folder)
+        return [node.node(), folder / f"{server.replace('-', '_')}.mjs"]
     return [sys.executable, SDK_SERVER, python_sdk_folder()]
 
 
 def bridges() -> list[Bridge]:
-    """Return all servers in all pairs of eras that they speak."""
+    """Return all servers, without the proxy and in all pairs of eras that they speak."""
     both = [
-        Bridge(server, requirements, eras[requirements])
-        for server in ("concertino", "python-sdk")
+        Bridge(server, requirements, era)
+        for server in ("concertino", "python-sdk", "typescript-2")
         for requirements in (LEGACY, MODERN)
-        for eras in (SAME, BRIDGED)
+        for era in (DIRECT, SAME[requirements], BRIDGED[requirements])
     ]
-    typescript = [Bridge("typescript", requirements, "legacy") for requirements in (LEGACY, MODERN)]
-    return [*both, *typescript]
+    old = [("typescript-1", LEGACY, DIRECT), ("typescript-1", LEGACY, "legacy")]
+    return [*both, *(Bridge(*item) for item in old), Bridge("typescript-1", MODERN, "legacy")]
 
 
 def write_page(verdicts: Mapping[Bridge, Mapping[str, str]]) -> None:
@@ -171,8 +187,8 @@ def write_page(verdicts: Mapping[Bridge, Mapping[str, str]]) -> None:
         "",
         "The scored scenarios of the official conformance suite, with [`concertino proxy`]"
         "(../docs/how-to/proxy.md) between the suite and a server. The client speaks the revision "
-        "of the requirement set, and the proxy the era in the heading to the server. Written by "
-        "`tests/conformance/through_proxy.py`.",
+        "of the requirement set, and the proxy the era in the heading to the server; *direct* is "
+        "the same server without the proxy. Written by `tests/conformance/through_proxy.py`.",
         "",
     ]
     for requirements in (LEGACY, MODERN):
