@@ -25,88 +25,7 @@ from concertino.proxy import Proxy
 from concertino.transports.memory import memory_pair
 from concertino.types.results import Implementation
 
-SERVER = r"""
-import json, os, sys
-
-kept = []
-
-def say(**message):
-    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
-
-def notify(method, **params):
-    say(method="notifications/" + method, params=params)
-
-capabilities = {
-    "logging": {}, "tools": {"listChanged": True}, "prompts": {"listChanged": True},
-    "resources": {"listChanged": True, "subscribe": True},
-    "tasks": {"list": {}, "cancel": {}}, "events": {},
-}
-asking = None
-streams = []
-for line in sys.stdin:
-    message = json.loads(line)
-    method, params, id = message.get("method"), message.get("params", {}), message.get("id")
-    if id == "question":
-        say(id=asking, result={"content": [{"type": "text", "text": json.dumps(message)}]})
-        continue
-    result = {}
-    if method == "initialize":
-        result = {"protocolVersion": "2025-11-25", "capabilities": capabilities,
-                  "serverInfo": {"name": "keeper", "version": "1"}}
-    elif method == "tools/list":
-        schema = {"type": "object"}
-        result = {"tools": [{"name": name, "inputSchema": schema} for name in ["pid", *kept]]}
-    elif method == "prompts/list":
-        result = {"prompts": [{"name": name} for name in kept]}
-    elif method == "resources/list":
-        result = {"resources": [{"uri": "kept:" + name, "name": name} for name in kept]}
-    elif method == "resources/templates/list":
-        result = {"resourceTemplates": []}
-    elif method == "resources/read":
-        result = {"contents": [{"uri": params["uri"], "text": json.dumps(kept)}]}
-    elif method == "tasks/list":
-        result = {"tasks": [{"taskId": f"task-{text}", "status": "working"} for text in kept]}
-    elif method in ("tasks/get", "tasks/cancel", "tasks/result"):
-        if params["taskId"].removeprefix("task-") not in kept:
-            say(id=id, error={"code": -32602, "message": "no such task"})
-            continue
-        result = {"taskId": params["taskId"], "status": "cancelled", "text": kept}
-    elif method == "events/list":
-        result = {"events": [{"name": name} for name in kept]}
-    elif method == "events/stream":
-        streams.append(id)
-        continue
-    elif method == "tools/call":
-        arguments = params.get("arguments", {})
-        what, text = params["name"], arguments.get("text", "")
-        if what == "keep":
-            kept.append(text)
-            for kind in ("tools", "prompts", "resources"):
-                notify(kind + "/list_changed")
-            notify("resources/updated", uri="kept:all")
-            notify("message", level="error", data=text)
-            for stream in streams:
-                meta = {"io.modelcontextprotocol/subscriptionId": stream}
-                notify("events/event", cursor=text, _meta=meta)
-            notify("events/event", cursor="of nobody", data=text)
-        elif what == "ask":
-            asking = id
-            schema = {"type": "object", "properties": {"name": {"type": "string"}}}
-            say(id="question", method="elicitation/create",
-                params={"message": text, "requestedSchema": schema})
-            continue
-        elif what == "wait":
-            notify("message", level="error", data=text)
-            continue
-        elif what == "die":
-            print(text, file=sys.stderr, flush=True)
-            print("Oops;", text, flush=True)
-            os._exit(3)
-        result = {"content": [{"type": "text", "text": json.dumps([os.getpid(), kept])}]}
-    elif id is None:
-        continue
-    say(id=id, result=result)
-"""
+SERVER = Path(__file__).with_name("keeping_server.py")
 SECRET = "only-for-ada"
 RULES = CompositionRules(start_s=20, lists_s=20, list_limit_s=20, maps_uris=True)
 Make = Callable[[list[str]], Backend]
@@ -144,14 +63,11 @@ class User:
 
 
 @asynccontextmanager
-async def two_users(make: Make, tmp_path: Path, revision: str) -> AsyncIterator[tuple[User, User]]:
+async def two_users(make: Make, revision: str) -> AsyncIterator[tuple[User, User]]:
     """Provide Ada and Bob, on connections of their own to one host."""
-    (tmp_path / "keeper.py").write_text(SERVER)
     prefix = "keeper_" if make is make_composition else ""
     async with AsyncExitStack() as stack:
-        host = await stack.enter_async_context(
-            Host(make([sys.executable, str(tmp_path / "keeper.py")]))
-        )
+        host = await stack.enter_async_context(Host(make([sys.executable, str(SERVER)])))
         users: list[User] = []
         for uid in (1001, 1002):
             ours, theirs = memory_pair()
@@ -176,9 +92,9 @@ async def two_users(make: Make, tmp_path: Path, revision: str) -> AsyncIterator[
 @pytest.mark.parametrize("make", [make_proxy, make_composition])
 @on_a_loop
 async def test_what_one_user_tells_a_server_is_nowhere_for_the_other(
-    make: Make, revision: str, tmp_path: Path
+    make: Make, revision: str
 ) -> None:
-    async with two_users(make, tmp_path, revision) as (ada, bob):
+    async with two_users(make, revision) as (ada, bob):
         # Bob subscribes and listens to all that he can.
         if revision == LEGACY:
             await bob.caller.call("resources/subscribe", uri="kept:all")
@@ -206,10 +122,8 @@ async def test_what_one_user_tells_a_server_is_nowhere_for_the_other(
 
 @pytest.mark.parametrize("make", [make_proxy, make_composition])
 @on_a_loop
-async def test_tasks_and_events_of_one_user_are_nowhere_for_the_other(
-    make: Make, tmp_path: Path
-) -> None:
-    async with two_users(make, tmp_path, LEGACY) as (ada, bob):
+async def test_tasks_and_events_of_one_user_are_nowhere_for_the_other(make: Make) -> None:
+    async with two_users(make, LEGACY) as (ada, bob):
         await bob.call("pid")
         bob.caller.ask("events/stream", name="all")
         stream = ada.caller.ask("events/stream", name="all")
@@ -247,10 +161,8 @@ async def test_tasks_and_events_of_one_user_are_nowhere_for_the_other(
 
 @pytest.mark.parametrize("make", [make_proxy, make_composition])
 @on_a_loop
-async def test_a_question_goes_to_the_user_whose_call_it_belongs_to(
-    make: Make, tmp_path: Path
-) -> None:
-    async with two_users(make, tmp_path, LEGACY) as (ada, bob):
+async def test_a_question_goes_to_the_user_whose_call_it_belongs_to(make: Make) -> None:
+    async with two_users(make, LEGACY) as (ada, bob):
         await ada.call("pid")
         await bob.call("pid")
         asked = ada.start("ask", SECRET)
@@ -271,10 +183,8 @@ async def test_a_question_goes_to_the_user_whose_call_it_belongs_to(
 
 @pytest.mark.parametrize("make", [make_proxy, make_composition])
 @on_a_loop
-async def test_a_parked_question_cannot_be_answered_by_the_other_user(
-    make: Make, tmp_path: Path
-) -> None:
-    async with two_users(make, tmp_path, MODERN) as (ada, bob):
+async def test_a_parked_question_cannot_be_answered_by_the_other_user(make: Make) -> None:
+    async with two_users(make, MODERN) as (ada, bob):
         await bob.call("pid")
         asked = (await ada.caller.response(ada.start("ask", SECRET)))["result"]
         assert asked["resultType"] == "input_required"
@@ -297,10 +207,10 @@ async def test_a_parked_question_cannot_be_answered_by_the_other_user(
 @pytest.mark.parametrize("make", [make_proxy, make_composition])
 @on_a_loop
 async def test_logs_and_cancellations_of_one_user_do_not_reach_the_other_s_calls(
-    make: Make, tmp_path: Path
+    make: Make,
 ) -> None:
     """Their requests have the same ids and progress tokens."""
-    async with two_users(make, tmp_path, LEGACY) as (ada, bob):
+    async with two_users(make, LEGACY) as (ada, bob):
         await ada.call("pid")
         await bob.call("pid")
         waiting = ada.start("wait", SECRET)
@@ -320,13 +230,13 @@ async def test_logs_and_cancellations_of_one_user_do_not_reach_the_other_s_calls
 
 
 @on_a_loop
-async def test_errors_of_a_server_that_ends_have_nothing_of_what_it_printed(tmp_path: Path) -> None:
+async def test_errors_of_a_server_that_ends_have_nothing_of_what_it_printed() -> None:
     """It may be about another user's calls where one process serves several."""
 
     def make_shared(command: list[str]) -> Backend:
         return Proxy(command, name="keeper", isolation="shared")
 
-    async with two_users(make_shared, tmp_path, LEGACY) as (ada, bob):
+    async with two_users(make_shared, LEGACY) as (ada, bob):
         first, _ = await ada.call("pid")
         assert (await bob.call("pid"))[0] == first
         waiting = bob.start("wait")
