@@ -6,8 +6,10 @@ import asyncio
 import json
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
+import attrs
+import pydantic
 import pytest
 from loops import on_a_loop
 from msgspec import Meta, Raw, Struct
@@ -25,7 +27,7 @@ from concertino.runtime.result_turns import (
     result_turns_of,
 )
 from concertino.runtime.tasks import busy_loops
-from concertino.schema import value_results
+from concertino.schema import json_parts, return_values, value_results
 from concertino.schema.return_values import result_shaper
 from concertino.schema.value_results import InvalidResult
 from concertino.transports import connect, memory_pair
@@ -354,11 +356,152 @@ async def test_a_list_in_parts_has_the_result_or_error_of_the_whole_list(
             whole: object = shaper.shape(value)
         except InvalidResult as exc:
             with pytest.raises(InvalidResult, match=f"^{re.escape(str(exc))}$"):
-                await convert_in_turn(value, shaper.shape, shaper.encode_items)
+                await convert_in_turn(value, shaper)
         else:
-            result = await convert_in_turn(value, shaper.shape, shaper.encode_items)
+            result = await convert_in_turn(value, shaper)
             assert encode(result) == encode(whole)
     assert not result_turns_of(asyncio.get_running_loop()).must_wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    total: int
+    rows: list[Row]
+
+
+class Renamed(Struct, frozen=True, rename="camel", omit_defaults=True):
+    long_list: list[Point] = []
+    other: float | None = None
+
+
+class Movie(TypedDict):
+    cast: NotRequired[list[Row]]
+
+
+@attrs.frozen
+class Album:
+    songs: list[Point]
+    notes: dict[str, list[Any]] = attrs.Factory(dict)
+
+
+@dataclass
+class Checked:
+    """A class that does not accept its parts."""
+
+    rows: list[Row]
+    total: int
+
+    def __post_init__(self) -> None:
+        if self.total != len(self.rows):
+            raise ValueError(f"expected {self.total} rows")
+
+
+class Model(pydantic.BaseModel):
+    rows: list[int]
+
+
+class Numbers(list[int]): ...
+
+
+LONG = [Row(number, "é" if number % 3 else None) for number in range(50)]
+POINTS = [Point("a", number) for number in range(50)]
+WRONG: Any = Row("x")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (Page, Page(50, LONG)),
+        (Page, Page(50, [*LONG, WRONG])),
+        (Page, Page("50", LONG)),  # pyright: ignore[reportArgumentType]
+        (Page, {"total": 50, "rows": LONG}),
+        (Page, {"rows": LONG}),
+        (Page, CallToolResult([], Page(50, [*LONG, WRONG]))),
+        (Page, CallToolResult([TextContent("x" * 90)], Page(50, LONG))),
+        (Page, CallToolResult([TextContent("x" * 90)], {"x": LONG}, is_error=True)),
+        (Page | None, Page(50, LONG)),
+        (Renamed, Renamed(POINTS)),
+        (Renamed, Renamed([], float("inf"))),
+        (Renamed, Renamed(POINTS, float("nan"))),
+        (Movie, {"cast": LONG}),
+        (Movie, {"cast": [*LONG, WRONG], "more": LONG}),
+        (Album, Album(POINTS, {"a": [LONG] * 3})),
+        (Album, Album(POINTS, {"a": [*LONG, float("nan")]})),
+        (Checked, Checked(LONG, 50)),
+        (dict[str, list[Row]], {"a": LONG, "b": [], "c": [*LONG, WRONG]}),
+        (dict[str, Any], {"a": LONG, "b": Raw(b'{"q": \n1}')}),
+        (list[list[Row]], [LONG, [], LONG]),
+        (list[Page], [Page(1, LONG), Page(2, [])]),
+        (tuple[list[Row], str], (LONG, "x")),
+        (list[int], Numbers(range(50))),
+        (list[int], tuple(range(50))),
+        (Page | Renamed, Page(50, LONG)),
+        (Page | Renamed, Page(50, [*LONG, WRONG])),
+        (Model, Model(rows=list(range(50)))),
+        (Annotated[list[int], Meta(max_length=49)], list(range(50))),
+    ],
+)
+@on_a_loop
+async def test_an_object_in_parts_has_the_result_or_error_of_the_whole_object(
+    annotation: Any, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def handler() -> Any: ...
+
+    handler.__annotations__["return"] = annotation
+    shaper = result_shaper(handler)
+    monkeypatch.setattr(result_turns, "LARGE_BYTES", 1)
+    try:
+        whole: object = shaper.shape(value)
+    except InvalidResult as exc:
+        whole = exc
+    for size in (1, 20, 300):
+        monkeypatch.setattr(return_values, "LARGE_JSON", size)
+        monkeypatch.setattr(json_parts, "LARGE_JSON", size)
+        if isinstance(whole, InvalidResult):
+            with pytest.raises(InvalidResult, match=f"^{re.escape(str(whole))}$"):
+                await convert_in_turn(value, shaper)
+        else:
+            assert encode(await convert_in_turn(value, shaper)) == encode(whole)
+        await asyncio.sleep(0)
+    assert not result_turns_of(asyncio.get_running_loop()).must_wait()
+
+
+@on_a_loop
+async def test_an_object_with_a_long_list_is_checked_in_parts_and_others_run_meanwhile() -> None:
+    server = Server("server")
+    page = Page(20_000, [Row(number, "é" * 100) for number in range(20_000)])
+    ticks = 0
+
+    @server.tool
+    async def read() -> Page:
+        return page
+
+    @server.tool
+    async def read_wrong() -> Page:
+        return Page(1, [*page.rows, WRONG])
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            # What is sent is what the tool has returned.
+            if ticks > 1 and busy_loops:
+                page.rows.clear()
+            await asyncio.sleep(0)
+
+    expected = [{"number": number, "text": "é" * 100} for number in range(20_000)]
+    async with Client(server) as client:
+        wrong = await client.call_tool("read_wrong")
+        assert wrong.is_error
+        assert "does not conform to its annotation: rows[20000].number" in wrong.text
+        ticker = asyncio.create_task(tick())
+        result = await client.call_tool("read")
+        # The list of 4.6 MB is checked in nine parts.
+        assert ticks >= 9
+        assert not page.rows
+        assert result.structured_content == {"total": 20_000, "rows": expected}
+        ticker.cancel()
+    assert not busy_loops
 
 
 @pytest.mark.parametrize(("revision", "is_sent"), [("2024-11-05", True), ("2025-11-25", False)])

@@ -8,14 +8,15 @@ such a call returns a large result, UnreadResults.may_postpone() says whether th
 
 Making the result of a list or dict takes longer still: 1 MB of JSON is encoded and checked in 1 to
 10 ms. Values that many calls return at once therefore wait as well (convert_in_turn), and one of
-them is converted in an iteration. A long list is converted in parts, one in an iteration.
+them is converted in an iteration. A long list is converted in parts, one in an iteration, and the
+JSON of other large values is checked in parts (finish_conversion).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Iterable
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -30,14 +31,14 @@ from concertino.jsonrpc.unread_results import ResultDropped
 from concertino.runtime.tasks import busy_loops, subject_of
 
 if TYPE_CHECKING:
-    from concertino.schema.return_values import EncodeItems, Shape
+    from concertino.schema.return_values import EncodeItems, ResultShaper
     from concertino.types.results import CallToolResult
 
 __all__ = [
     "LARGE_BYTES",
     "ResultTurns",
     "convert_in_turn",
-    "count_conversion",
+    "finish_conversion",
     "is_large_result",
     "least_size",
     "probable_size",
@@ -134,32 +135,19 @@ class ResultTurns:
             if self._converting is turn:
                 self._converting = None
 
-    async def encode_in_parts(
-        self, items: list[Any], count: int, encode_items: EncodeItems
-    ) -> bytearray:
-        """Return a list as JSON; call `encode_items` for parts of it, one in each iteration.
+    async def run_in_steps(self, steps: Iterable[None]) -> None:
+        """Run a generator that converts a value, up to its next `yield` in each iteration.
 
         No other large value is converted meanwhile, so that few converted values are in memory.
-        count: how many items a part has.
         """
-        # The list may be changed while this method waits.
-        items = items.copy()
         self._converting = turn = object()
-        # One buffer, because the parts and the whole list would take twice the memory.
-        encoded = bytearray()
         try:
-            for start in range(0, len(items), count):
-                if start:
-                    self._schedule()
-                    await asyncio.sleep(0)
-                part = encode_items(items[start : start + count])
-                # A comma replaces the brackets between two parts.
-                encoded[-1:] = b"," if start else b""
-                encoded += memoryview(part)[1:] if start else part
+            for _ in steps:
+                self._schedule()
+                await asyncio.sleep(0)
         finally:
             if self._converting is turn:
                 self._converting = None
-        return encoded
 
     def must_wait(self) -> bool:
         """Return whether a large value may not be converted in this iteration."""
@@ -220,49 +208,92 @@ def result_turns_of(loop: asyncio.AbstractEventLoop) -> ResultTurns:
     return turns
 
 
-async def convert_in_turn(
-    value: Any, shape: Shape, encode_items: EncodeItems | None
-) -> CallToolResult:
+async def convert_in_turn(value: Any, shaper: ResultShaper) -> CallToolResult:
     """Convert a handler's value to a result, when it is the value's turn if the value is large.
 
     A small value is converted at once, and so is a large one if nothing else waits and little was
     sent so far in this loop iteration. Call this in the task of the call.
-    shape: converts the value to a result.
-    encode_items: converts some items of a list to JSON; None if a list must be converted as a
-        whole. Both are functions of the handler's ResultShaper (schema/return_values.py).
     Raises ResultDropped if a small result was expected and there is no memory for a large one.
-    Raises the exceptions of `shape`.
+    Raises the exceptions of shaper.shape().
     """
     task = asyncio.current_task()
     if task is None:
-        return shape(value)
+        return shaper.shape(value)
     turns = result_turns_of(asyncio.get_running_loop())
     must_wait = turns.must_wait() and is_large_result(value)
-    can_divide = encode_items is not None and type(value) is list
-    items = cast("list[Any]", value) if can_divide else []
+    encode_items = shaper.encode_items if type(value) is list else None
+    items = [] if encode_items is None else cast("list[Any]", value)
     part_items = max(1, len(items) * PART_BYTES // probable_size(items))
     is_divided = len(items) >= LARGE_ITEMS and part_items < len(items)
-    if not must_wait and not is_divided:
-        return shape(value)
+    if must_wait or is_divided:
+        # A list with an annotation is sent twice, as structured content and as text.
+        copies = 1 if encode_items is None else 2
+        with _count_postponed(subject_of(task), value, copies):
+            if must_wait:
+                await turns.wait_to_convert()
+            if encode_items is not None and is_divided:
+                encoded = bytearray()
+                try:
+                    await turns.run_in_steps(
+                        _encode_in_parts(items, part_items, encode_items, encoded)
+                    )
+                except Exception:
+                    # An item is wrong. The conversion of the whole list, below, raises an exception
+                    # that names the place of the item in the list.
+                    pass
+                else:
+                    # Imported here, because proxies do not need it.
+                    from concertino.schema.value_results import structured_result
 
-    # Imported here, because proxies do not need it.
-    from concertino.schema.value_results import structured_result
+                    turns.count_conversion(len(encoded))
+                    return structured_result(encoded, encoded.decode())
 
-    # A list with an annotation is sent twice, as structured content and as text.
-    copies = 2 if can_divide else 1
-    with _count_postponed(subject_of(task), value, copies):
-        if must_wait:
-            await turns.wait_to_convert()
-        if encode_items is not None and is_divided:
-            try:
-                encoded = await turns.encode_in_parts(items, part_items, encode_items)
-            except Exception:
-                # An item is wrong. The conversion of the whole list, below, raises an exception
-                # that names the place of the item in the list.
-                pass
-            else:
-                return structured_result(encoded, encoded.decode())
-    return shape(value)
+    result = shaper.encode(value)
+    content = result.structured_content
+    if type(content) is Raw and len(content) >= LARGE_BYTES:
+        await finish_conversion(result, content, shaper)
+    return result
+
+
+def _encode_in_parts(
+    items: list[Any], count: int, encode_items: EncodeItems, encoded: bytearray
+) -> Generator[None]:
+    """Append the JSON of a list to `encoded`, and pause after each part.
+
+    count: how many items a part has.
+    """
+    # The list may be changed during the pauses.
+    items = items.copy()
+    for start in range(0, len(items), count):
+        if start:
+            yield
+        part = encode_items(items[start : start + count])
+        # A comma replaces the brackets between two parts. There is one buffer, because the parts
+        # and the whole list would take twice the memory.
+        encoded[-1:] = b"," if start else b""
+        encoded += memoryview(part)[1:] if start else part
+
+
+async def finish_conversion(result: CallToolResult, content: Raw, shaper: ResultShaper) -> None:
+    """Count a large value that shaper.encode() has converted, and check it in parts.
+
+    result: the value's result.
+    content: the structured content of the result.
+    Raises ResultDropped if a small result was expected and there is no memory for a large one.
+    Raises the exceptions of shaper.shape().
+    """
+    turns = result_turns_of(asyncio.get_running_loop())
+    turns.count_conversion(len(content))
+    if shaper.check_parts is None or result.is_error:
+        return
+    steps = shaper.check_parts(content)
+    task = asyncio.current_task()
+    if task is None:
+        list(steps)
+        return
+    # The content is also in the text of the result.
+    with _count_postponed(subject_of(task), content, copies=2):
+        await turns.run_in_steps(steps)
 
 
 @contextmanager
@@ -286,14 +317,6 @@ def _count_postponed(call: object, value: Any, copies: int) -> Generator[None]:
         yield
     finally:
         unread.end_postponed(size)
-
-
-def count_conversion(size: int) -> None:
-    """Count a large value that was converted on the running loop.
-
-    size: the size of its JSON in bytes.
-    """
-    result_turns_of(asyncio.get_running_loop()).count_conversion(size)
 
 
 def least_size(result: Any) -> int:

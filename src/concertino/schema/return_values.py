@@ -48,6 +48,7 @@ from concertino.schema.type_schema import SchemaBuilder, TypeSchema
 from concertino.schema.value_results import (
     BYTES,
     CONTENT,
+    LARGE_JSON,
     InvalidResult,
     check_result,
     check_struct,
@@ -69,6 +70,8 @@ Shape = Callable[[Any], CallToolResult]
 Validate = Callable[[bytes | Raw], None]
 # The type of a function that converts some items of a list to JSON.
 EncodeItems = Callable[[list[Any]], bytes]
+# The type of a generator function that checks JSON, and pauses between the parts of it.
+CheckParts = Callable[[Raw], Generator[None]]
 
 
 class ResultShaper:
@@ -77,23 +80,35 @@ class ResultShaper:
     schema: the JSON Schema (2020-12) of the structured content; None if there is no output schema.
     shape: a function that converts a return value to a result. It raises InvalidResult. Code of
         users' classes, which it calls, may raise other exceptions.
+
+    runtime/result_turns.py converts large values in parts, so that other calls can run in between.
+    For this there are:
+
     encode_items: a function that checks some items of a return value that is a list, and returns a
-        list of them as JSON. convert_in_turn() in runtime/result_turns.py converts a long list in
-        parts with it. It raises the same exceptions, but their texts name places in the part. None
-        if a list must be converted as a whole.
+        list of them as JSON. It raises the same exceptions as `shape`, but their texts name places
+        in the part. None if a list must be converted as a whole.
+    encode: a function that converts a return value like `shape`, but does not check the structured
+        content if it has LARGE_JSON bytes or more. The caller must then check it with check_parts,
+        unless the result has isError. Equal to `shape` if check_parts is None.
+    check_parts: a generator function that checks structured content that `encode` has not checked.
+        None if `encode` checks everything.
     """
 
-    __slots__ = ("encode_items", "schema", "shape")
+    __slots__ = ("check_parts", "encode", "encode_items", "schema", "shape")
 
     def __init__(
         self,
         schema: dict[str, Any] | None,
         shape: Shape,
         encode_items: EncodeItems | None = None,
+        encode: Shape | None = None,
+        check_parts: CheckParts | None = None,
     ) -> None:
         self.schema = schema
         self.shape = shape
         self.encode_items = encode_items
+        self.encode = encode or shape
+        self.check_parts = check_parts
 
 
 def result_shaper(
@@ -193,7 +208,18 @@ def _make_structured_shaper(annotation: Any, name: str) -> ResultShaper:
     is_list = type_schema.schema.keys() == {"type", "items"}
     validate = _make_validator(type_schema)
     encode_items = _make_items_encoder(type_schema, validate) if is_list else None
-    return ResultShaper(schema, _make_structured_shape(type_schema, validate), encode_items)
+    shape = _make_structured_shape(type_schema, validate)
+    # pydantic checks values while it encodes them. Other JSON is quickly checked by its type alone.
+    if type_schema.adapter is not None or type_schema.schema.keys() == {"type"}:
+        return ResultShaper(schema, shape, encode_items)
+
+    def validate_small(raw: bytes | Raw) -> None:
+        if len(raw) < LARGE_JSON:
+            validate(raw)
+
+    encode = _make_structured_shape(type_schema, validate_small)
+    check_parts = _make_parts_check(type_schema.type, validate)
+    return ResultShaper(schema, shape, encode_items, encode, check_parts)
 
 
 def _make_open_shaper(shape_value: Shape) -> ResultShaper:
@@ -386,6 +412,31 @@ def _make_items_encoder(type_schema: TypeSchema, validate: Validate) -> EncodeIt
         return raw
 
     return encode_items
+
+
+def _make_parts_check(annotation: Any, validate: Validate) -> CheckParts:
+    """Return the function for ResultShaper.check_parts.
+
+    annotation: the type of the structured content, as msgspec decodes it.
+    validate: the function of _make_validator() for this type.
+    """
+
+    def check_parts(content: Raw) -> Generator[None]:
+        # Imported here, because few values are large.
+        from concertino.schema.json_parts import divide
+
+        if len(content) < LARGE_JSON:
+            return
+        try:
+            for part in divide(content, annotation):
+                validate(part)
+                yield
+        except Exception:
+            # The exception for the whole content names the right place in it. There is none if a
+            # class of the author accepts only the whole.
+            validate(content)
+
+    return check_parts
 
 
 def _make_validator(type_schema: TypeSchema) -> Validate:

@@ -25,6 +25,8 @@ from concertino.types.results import CallToolResult, ContentBlock, TextContent
 # `Any` in this file: a handler may return anything.
 
 S = TypeVar("S", bound=msgspec.Struct)
+# JSON of this many bytes is large: to check it against a type takes up to 10 ms.
+LARGE_JSON = 512 * 1024
 # The classes of content blocks.
 CONTENT: tuple[type, ...] = get_args(ContentBlock)
 # The types whose values need blob() or image().

@@ -115,14 +115,13 @@ def make_tool(
         from concertino.server.streaming import bind_with_context, collect_chunks
 
         run = collect_chunks(handler, None if inline else in_thread)
-        return RegisteredTool(tool, run, True, False, bind_with_context(bind), shaper.shape)
+        return RegisteredTool(tool, run, True, False, bind_with_context(bind), shaper)
     if isinstance(handler, FinishingHandler):
         # Such a handler converts its return value itself, before it closes its dependencies.
         finishing = handler.finishing(shaper.shape)
-        return RegisteredTool(tool, finishing, True, False, bind, _return_unchanged)
-    return RegisteredTool(
-        tool, handler, is_async(handler), inline, bind, shaper.shape, shaper.encode_items
-    )
+        unchanged = ResultShaper(None, _return_unchanged)
+        return RegisteredTool(tool, finishing, True, False, bind, unchanged)
+    return RegisteredTool(tool, handler, is_async(handler), inline, bind, shaper)
 
 
 def read_param_headers(tool: Tool) -> ParamHeaders:

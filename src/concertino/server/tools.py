@@ -24,7 +24,7 @@ from concertino.backend.interface import Backend, Call, Context
 from concertino.errors import ToolError, invalid_params
 from concertino.runtime.tasks import busy_loops
 from concertino.schema.arguments import InvalidArguments
-from concertino.schema.return_values import EncodeItems, Shape
+from concertino.schema.return_values import ResultShaper
 from concertino.schema.value_results import InvalidResult, NotAwaited
 from concertino.schema.violations import SchemaViolation
 from concertino.server.functions import Bound, Handler, InThread, handler_location, maybe_await
@@ -72,9 +72,7 @@ class RegisteredTool(Struct):
     inline: whether it is a `def` that runs on the event loop and not in a thread.
     bind: converts the arguments of a call from JSON, and adds the context of the call if the
         handler has a parameter for it.
-    shape: converts the handler's return value to a result.
-    encode_items: encodes some items of a list that the handler has returned, so that a long list is
-        converted in parts; None if its values are converted as a whole (ResultShaper.encode_items).
+    shaper: converts the handler's return values to results.
     guard: a Backend that handles the calls of this tool: it applies the tool's own limits, such as
         `rate_limit` and `scopes`, and then calls the handler. None if the tool has none.
     removed: whether the tool was removed from the server, or is disabled. This is the only field
@@ -88,24 +86,10 @@ class RegisteredTool(Struct):
     is_async: bool
     inline: bool
     bind: Callable[[Raw | bytes, object], Bound]
-    shape: Shape
-    encode_items: EncodeItems | None = None
+    shaper: ResultShaper
     guard: Backend | None = None
     removed: bool = False
     param_headers: ParamHeaders = {}
-
-
-def _count_if_large(result: CallToolResult) -> CallToolResult:
-    """Return the result unchanged. If it is large, count it.
-
-    The next large value then waits for another iteration of the event loop before it is converted.
-    """
-    content = result.structured_content
-    if type(content) is Raw and len(content) >= LARGE_CONTENT:
-        from concertino.runtime.result_turns import count_conversion
-
-        count_conversion(len(content))
-    return result
 
 
 class Tools(Registry[RegisteredTool]):
@@ -238,7 +222,7 @@ class Tools(Registry[RegisteredTool]):
                 work = partial(tool.handler, *args, **kwargs)
                 value = await maybe_await(await self._in_thread(work))
             if type(value) in _SCALARS:
-                return tool.shape(value)
+                return tool.shaper.shape(value)
 
             # If the loop is busy, several calls may return large values in the same iteration. Let
             # them be converted in turns, so that the loop is not blocked. A long list blocks the
@@ -247,9 +231,14 @@ class Tools(Registry[RegisteredTool]):
             if busy_loops or (type(value) is list and len(cast("list[Any]", value)) >= LONG_LIST):
                 from concertino.runtime.result_turns import convert_in_turn
 
-                result = await convert_in_turn(value, tool.shape, tool.encode_items)
-                return _count_if_large(result)
-            return _count_if_large(tool.shape(value))
+                return await convert_in_turn(value, tool.shaper)
+            result = tool.shaper.encode(value)
+            content = result.structured_content
+            if type(content) is Raw and len(content) >= LARGE_CONTENT:
+                from concertino.runtime.result_turns import finish_conversion
+
+                await finish_conversion(result, content, tool.shaper)
+            return result
         except InvalidArguments as exc:
             from concertino.backend.call_hooks import record_refused_arguments
 
@@ -269,12 +258,19 @@ class Tools(Registry[RegisteredTool]):
             # BaseException includes SystemExit and GeneratorExit: no tool may end the server.
             if context.cancelled:
                 raise
-            if (passthrough := find_passthrough(exc)) is not None:
-                raise passthrough from None
-            from concertino.backend.user_errors import exc_info_for_users
+            return self._report_failure(tool, exc)
 
-            self._log.error("tool %s failed", tool.tool.name, exc_info=exc_info_for_users(exc))
-            return error_result(describe_exception(exc))
+    def _report_failure(self, tool: RegisteredTool, exc: BaseException) -> CallToolResult:
+        """Log an exception of a handler, and return the result with isError for it.
+
+        Raises the exception, or one that it contains, if the runtime must handle it.
+        """
+        if (passthrough := find_passthrough(exc)) is not None:
+            raise passthrough from None
+        from concertino.backend.user_errors import exc_info_for_users
+
+        self._log.error("tool %s failed", tool.tool.name, exc_info=exc_info_for_users(exc))
+        return error_result(describe_exception(exc))
 
     def _refuse_arguments(self, call: Call, exc: InvalidArguments) -> CallToolResult:
         """Return the result with isError for a call with invalid arguments, or raise an RpcError.
