@@ -138,7 +138,7 @@ async def test_a_slow_server_that_has_run_before_is_listed_at_once(files: Files)
     cache = ManifestCache(folder / "cache")
     async with opened(files.servers(trust=True, cache=cache)) as caller:
         assert await tools(caller) == ["one_who", "slow_add"]
-        while len(list(cache.folder.glob("*.json"))) < 2:
+        while len(list((folder / "cache").glob("*.json"))) < 2:
             await asyncio.sleep(0.01)
     (folder / "go").unlink()
     async with opened(files.servers(cache=cache)) as caller:
