@@ -123,6 +123,83 @@ def test_exactly_one_of_many_threads_creates_a_key() -> None:
     assert len(winners) == 1
 
 
+class Operations:
+    """A record of long operations (MCP "Explicit State Handles"), as a front end would have one.
+
+    Each front end has its own connection. The one that runs an operation writes its status; every
+    one can read and cancel it. Only put() with the revision that was read changes a status, so an
+    operation has exactly one end.
+    """
+
+    def __init__(self, address: str, name: str, kept_s: float = 600) -> None:
+        self.bucket = Bucket(client(address), name, max_age_s=kept_s)
+
+    def begin(self, handle: str) -> bool:
+        return self.bucket.put(encode_key(handle), b"in_progress", 0) is not None
+
+    def status(self, handle: str) -> str | None:
+        data = self.bucket.get(encode_key(handle)).data
+        return None if data is None else data.decode()
+
+    def change(self, handle: str, status: str) -> bool:
+        """Set the status of an operation that is in progress. Returns whether it was that."""
+        key = encode_key(handle)
+        while "progress" in ((value := self.bucket.get(key)).data or b"").decode():
+            if self.bucket.put(key, status.encode(), value.revision) is not None:
+                return True
+        return False
+
+
+def test_two_front_ends_share_a_store_of_long_operations() -> None:
+    address, name = jetstream_server().address, f"operations{next(_count)}"
+    runs, other = Operations(address, name), Operations(address, name)
+    assert runs.begin("handle/1")
+    # A handle belongs to one operation, whichever front end makes it.
+    assert not other.begin("handle/1")
+    assert other.status("handle/1") == "in_progress"
+    assert other.status("unknown") is None
+    assert runs.change("handle/1", "progress 1 of 2")
+    assert other.status("handle/1") == "progress 1 of 2"
+
+    # One front end reports progress and finishes, while the client cancels at the other one.
+    ends: list[str] = []
+    barrier = threading.Barrier(2)
+
+    def end(operations: Operations, *statuses: str) -> None:
+        barrier.wait()
+        for status in statuses:
+            if operations.change("handle/1", status) and not status.startswith("progress"):
+                ends.append(status)
+
+    threads = [
+        threading.Thread(target=end, args=(runs, *["progress"] * 20, "completed")),
+        threading.Thread(target=end, args=(other, "cancelled")),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ends == [runs.status("handle/1")] == [other.status("handle/1")]
+    assert not runs.change("handle/1", "completed late")
+    runs.bucket.close()
+    other.bucket.close()
+
+
+def test_a_store_of_long_operations_forgets_old_results() -> None:
+    address, name = jetstream_server().address, f"operations{next(_count)}"
+    runs, other = Operations(address, name, kept_s=0.2), Operations(address, name, kept_s=0.2)
+    assert runs.begin("handle")
+    until = time.monotonic() + 30
+    while other.status("handle") is not None:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    # The handle is unknown to all, as if there had been no such operation.
+    assert not runs.change("handle", "completed")
+    assert not other.change("handle", "cancelled")
+    runs.bucket.close()
+    other.bucket.close()
+
+
 def test_without_jetstream_the_error_says_so() -> None:
     bucket = Bucket(client(shared_nats_server().address), "x")
     with pytest.raises(BucketError, match="JetStream is not available"):
