@@ -26,6 +26,7 @@ from concertino.nats.protocol import ServerInfo
 from concertino.nats.servers import NatsOptions, parse_servers
 from concertino.orchestra import cluster_plugins, nats_link, nats_worker, worker_places
 from concertino.orchestra.cluster_plugins import ClusterPlugins
+from concertino.orchestra.nats_cluster import nats_options
 from concertino.orchestra.nats_link import NatsLink
 from concertino.orchestra.nats_listener import NatsListener
 from concertino.orchestra.nats_messages import (
@@ -523,6 +524,19 @@ async def test_long_messages_pass_in_pieces_both_ways_beside_short_ones() -> Non
             assert (await task).tool_call.result == payload
     # With 230 pieces on their way, short requests are answered between them.
     assert short >= 10
+
+
+@on_a_loop
+async def test_a_server_that_refuses_long_messages_is_not_used() -> None:
+    """Else one call of 200 KB would disconnect a hub, and all its calls would fail."""
+    with tempfile.TemporaryDirectory(prefix="nats") as folder:
+        process = NatsServerProcess(Path(folder), "max_payload: 128KB")
+        servers = parse_servers(process.address)
+        try:
+            with pytest.raises(Disconnected, match="max_payload is 131072, and must be at least 3"):
+                await NatsCluster(servers, nats_options(servers, "orchestrator", None)).open(0)
+        finally:
+            process.stop()
 
 
 @pytest.mark.parametrize("is_request_whole", [True, False], ids=["response", "request"])

@@ -65,9 +65,10 @@ async def open_connection(
     server: the address of the server.
     options: how to connect, such as TLS settings and a key.
     timeout_s: the time limit for all of this, in seconds.
-    Raises Disconnected if the server cannot be reached in this time, and NotAuthorized if it
-    refuses this client. If the options have credentials, raises ImportError if the extra `nats` is
-    not installed, and ConcertinoError if the seed of the key is not valid.
+    Raises Disconnected if the server cannot be reached in this time, or does not accept messages as
+    long as this client sends. Raises NotAuthorized if the server refuses this client. If the
+    options have credentials, raises ImportError if the extra `nats` is not installed, and
+    ConcertinoError if the seed of the key is not valid.
     """
     loop = asyncio.get_running_loop()
     connection = NatsConnection(server, loop)
@@ -241,11 +242,17 @@ class NatsConnection(asyncio.Protocol):
 
         Only open_connection() calls this method.
         options: how to connect, such as TLS settings and a key.
-        Raises NotAuthorized if the server refuses this client, Disconnected if the connection ends,
-        and ImportError or ConcertinoError if the credentials cannot be used.
+        Raises NotAuthorized if the server refuses this client. Raises Disconnected if the
+        connection ends, or if the server accepts only messages shorter than this client sends.
+        Raises ImportError or ConcertinoError if the credentials cannot be used.
         """
         await cast("asyncio.Future[None]", self._info_arrived)
         self._info_arrived = None
+        if self.info.max_payload < options.max_message_bytes:
+            raise Disconnected(
+                f"{self.server}: its max_payload is {self.info.max_payload}, and must be at least "
+                f"{options.max_message_bytes}"
+            )
         context = tls_context(self.server, options, self.info)
         if context is not None:
             await self._start_tls(context, options.server_name or self.server.host)

@@ -63,12 +63,15 @@ class NatsOptions(Struct, frozen=True):
         its address (`tls://`) requires it.
     server_name: the name that the server's certificate must have; empty for the host's name.
     credentials: the key by which the client proves who it is; None for none.
+    max_message_bytes: the largest message that a NatsConnection sends, with its headers. It uses no
+        server that accepts only shorter ones, because that would disconnect it.
     """
 
     name: str
     tls: ssl.SSLContext | None = field(default=None)
     server_name: str = ""
     credentials: NatsCredentials | None = None
+    max_message_bytes: int = 0
 
 
 def connect_members(server: NatsServer, options: NatsOptions, nonce: str) -> dict[str, Any]:

@@ -25,9 +25,13 @@ from concertino.nats.servers import (
 from concertino.nats.subjects import FRONT_END, NATS_SERVER
 from concertino.orchestra.authority import ensure_certificate
 from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.nats_messages import MAX_WHOLE_BYTES
 from concertino.orchestra.plugins_file import HUB
 
 __all__ = ["nats_options", "nats_user", "open_cluster"]
+
+# Room for the headers and the envelope of a message that is not sent in pieces.
+MAX_HEADER_BYTES = 64 * 1024
 
 
 def nats_user(name: str) -> str:
@@ -47,8 +51,9 @@ async def open_cluster(address: str, name: str, certificates: Certificates | Non
         tried in random order.
     name: the id of the plugin, or `orchestrator` for a hub.
     certificates: required for an address that begins with `tls://`; None otherwise.
-    Raises Disconnected if none of the servers can be reached, or none accepts this client. Raises
-    ValueError for a malformed address, and the exceptions of nats_options().
+    Raises Disconnected if none of the servers can be reached, none accepts this client, or none
+    accepts messages as long as the plugin protocol sends. Raises ValueError for a malformed
+    address, and the exceptions of nats_options().
     """
     servers = parse_servers(address)
     cluster = NatsCluster(servers, nats_options(servers, name, certificates))
@@ -78,6 +83,7 @@ def nats_options(
         tls=context,
         server_name=NATS_SERVER if context is not None else "",
         credentials=credentials_from_environment(),
+        max_message_bytes=MAX_WHOLE_BYTES + MAX_HEADER_BYTES,
     )
 
 
