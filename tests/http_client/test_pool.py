@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 from loops import on_a_loop
 
+from concertino import Client, Disconnected
 from concertino.http_client.pool import MAX_IDLE, ConnectionPool, make_tls_context
 from concertino.http_client.pooled_connection import PooledConnection, ResponseHead
 from concertino.http_client.server_url import parse_url
@@ -103,3 +104,20 @@ def test_the_certificates_of_the_system_are_trusted_if_truststore_is_installed(
     package.SSLContext = SystemContext
     monkeypatch.setitem(sys.modules, "truststore", package)
     assert type(make_tls_context()) is SystemContext
+
+
+@pytest.mark.parametrize("scheme", ["https", "wss"])
+@on_a_loop
+async def test_a_server_that_leaves_during_the_tls_handshake_is_an_error_with_a_text(
+    scheme: str,
+) -> None:
+    async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+
+    server = await asyncio.start_server(leave, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(Disconnected, match=": the connection ended during the TLS handshake"):
+            async with Client(f"{scheme}://127.0.0.1:{port}/mcp"):
+                pass

@@ -92,17 +92,31 @@ async def test_requests_go_through_the_proxy(monkeypatch: pytest.MonkeyPatch) ->
     assert asked[0] == f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode()
 
 
+@pytest.mark.parametrize(
+    ("response", "text"),
+    [
+        (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "127.0.0.1:PORT answered 407"),
+        (b"", "the proxy closed the connection"),
+        (b"HTTP/1.1 200 OK\r\n", "the proxy closed the connection"),
+        (b"SMTP 200 OK\r\n\r\n", "the proxy's response is not HTTP"),
+        (b"HTTP/1.1 2000\r\n\r\n", "the proxy's response is not HTTP"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", "the connection ended during the TLS handshake"),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["https", "wss"])
 @on_a_loop
-async def test_a_proxy_that_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_that_does_not_connect_is_named(
+    scheme: str, response: bytes, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
+        writer.write(response)
         writer.close()
 
     server = await asyncio.start_server(refuse, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
         monkeypatch.setenv("https_proxy", f"127.0.0.1:{port}")
-        with pytest.raises(Disconnected, match=f"the proxy 127.0.0.1:{port} answered 407"):
-            async with Client("https://mcp.example/"):
+        with pytest.raises(Disconnected, match=text.replace("PORT", str(port))):
+            async with Client(f"{scheme}://mcp.example/"):
                 pass

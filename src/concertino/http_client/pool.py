@@ -16,7 +16,7 @@ from concertino.http_client.server_url import ServerUrl
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["CONNECT_S", "ConnectionPool", "make_tls_context", "open_transport"]
+__all__ = ["CONNECT_S", "HANDSHAKE_LOST", "ConnectionPool", "make_tls_context", "open_transport"]
 
 # The largest number of idle connections. If there are more, they are closed. If this number were
 # less than the number of concurrent calls of a proxy, most calls would open a connection, which
@@ -25,6 +25,8 @@ MAX_IDLE = 64
 # Servers close idle connections, usually after 5 s or more. A connection that has been idle for
 # less than this time, in seconds, is very probably still open.
 SURE_S = 4.0
+# The error for a server that closes the connection during the TLS handshake.
+HANDSHAKE_LOST = "the connection ended during the TLS handshake"
 # How long opening a connection may take, in seconds.
 CONNECT_S = 60.0
 
@@ -139,19 +141,25 @@ async def open_transport(
     """
     loop = asyncio.get_running_loop()
     proxy = find_proxy(url.over_http.scheme, url.host, url.port)
-    if proxy is None:
-        await loop.create_connection(lambda: protocol, url.host, url.port, ssl=tls)
-        return
-    transport = await open_tunnel(proxy, url.host, url.port)
-    if tls is not None:
+    try:
+        if proxy is None:
+            await loop.create_connection(lambda: protocol, url.host, url.port, ssl=tls)
+            return
+        transport = await open_tunnel(proxy, url.host, url.port)
+        if tls is None:
+            transport.set_protocol(protocol)
+            protocol.connection_made(transport)
+            return
         secured = await loop.start_tls(transport, protocol, tls, server_hostname=url.host)
-        if secured is None:
-            raise ConnectionError("the connection ended during the TLS handshake")
-        # asyncio does not call connection_made() after start_tls() and set_protocol().
-        protocol.connection_made(secured)
-    else:
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
+    except ConnectionError as exc:
+        # asyncio's error for a connection that ends during the TLS handshake has no text.
+        if str(exc):
+            raise
+        raise ConnectionError(HANDSHAKE_LOST) from exc
+    if secured is None:
+        raise ConnectionError(HANDSHAKE_LOST)
+    # asyncio calls connection_made() neither after start_tls() nor after set_protocol().
+    protocol.connection_made(secured)
 
 
 def make_tls_context() -> ssl.SSLContext:

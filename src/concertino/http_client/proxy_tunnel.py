@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import re
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
@@ -19,6 +20,9 @@ __all__ = ["ProxyAddress", "find_proxy", "open_tunnel"]
 
 # The largest size of the proxy's response to CONNECT, in bytes.
 MAX_HEAD_BYTES = 16 * 1024
+# The beginning of its response. The group is the status.
+STATUS_LINE = re.compile(rb"HTTP/\d\.\d (\d{3})[ \r]")
+CLOSED = "the proxy closed the connection"
 
 
 class ProxyAddress(Struct, frozen=True):
@@ -108,6 +112,9 @@ async def open_tunnel(proxy: ProxyAddress, host: str, port: int) -> asyncio.Tran
     if not 200 <= status < 300:
         transport.abort()
         raise ConnectionRefusedError(f"the proxy {proxy.host}:{proxy.port} answered {status}")
+    if transport.is_closing():
+        # The protocol that replaces this one would not learn of the end.
+        raise ConnectionError(CLOSED)
     return transport
 
 
@@ -125,16 +132,14 @@ class _TunnelResponse(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._head += data
-        line, _, _ = self._head.partition(b"\r\n")
-        words = line.split(b" ", 2)
         is_complete = b"\r\n\r\n" in self._head
         if (not is_complete and len(self._head) <= MAX_HEAD_BYTES) or self.status.done():
             return
-        if is_complete and len(words) >= 2 and words[1].isdigit() and len(words[1]) == 3:
-            self.status.set_result(int(words[1]))
+        if is_complete and (match := STATUS_LINE.match(self._head)) is not None:
+            self.status.set_result(int(match[1]))
         else:
             self.status.set_exception(ConnectionError("the proxy's response is not HTTP"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.status.done():
-            self.status.set_exception(exc or ConnectionError("the proxy closed the connection"))
+            self.status.set_exception(exc or ConnectionError(CLOSED))

@@ -18,7 +18,7 @@ from msgspec.json import Decoder
 from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import AuthorizationError
 from concertino.http_client.addresses import AddressPolicy
-from concertino.http_client.pool import make_tls_context
+from concertino.http_client.pool import HANDSHAKE_LOST, make_tls_context
 from concertino.http_client.pooled_connection import PooledConnection, ResponseHead
 from concertino.http_client.server_url import ServerUrl, parse_url
 
@@ -210,9 +210,13 @@ def without_query(url: str) -> str:
 
 
 def _describe(exc: OSError) -> str:
-    """Return why a connection failed. asyncio's text, "Connect call failed", does not say it."""
-    is_asyncios = (exc.strerror or "").startswith("Connect call failed")
-    return os.strerror(exc.errno or 0) if is_asyncios else exc.strerror or str(exc)
+    """Return why a connection failed. asyncio's text, "Connect call failed", does not say it.
+
+    asyncio's error for a connection that ends during the TLS handshake has no text.
+    """
+    if (exc.strerror or "").startswith("Connect call failed"):
+        return os.strerror(exc.errno or 0)
+    return exc.strerror or str(exc) or HANDSHAKE_LOST
 
 
 def _do_nothing(_: object) -> None:
