@@ -131,6 +131,31 @@ async def test_the_server_chooses_neither_an_endless_wait_nor_a_flood(
     assert sum(pauses) == 1800
 
 
+@on_a_loop
+async def test_no_pause_is_longer_than_the_code_is_valid(pauses: list[float]) -> None:
+    with pytest.raises(AuthorizationError, match="in time"):
+        await log_in(Endpoint(pending(), expires_in=20, interval=1e9))
+    assert pauses == [20]
+
+
+@pytest.mark.parametrize(
+    "failure", [TimeoutError("no response within 5 s"), OSError("Connection refused")]
+)
+@on_a_loop
+async def test_a_server_that_cannot_be_reached_is_asked_again(
+    failure: OSError, pauses: list[float]
+) -> None:
+    """(3.5) A poll that is lost ends no login, but the code does."""
+    tokens, _ = await log_in(Endpoint(pending(), failure, TOKENS))
+    assert tokens is TOKENS
+    assert pauses == [5, 5, 10]
+
+    pauses.clear()
+    with pytest.raises(OSError, match=str(failure)):
+        await log_in(Endpoint(pending(), failure, failure, expires_in=20))
+    assert pauses == [5, 5, 10]
+
+
 @pytest.mark.requirement("CA-I", side="authorization")
 @pytest.mark.parametrize("page", ["javascript:alert(1)", "file:///etc/passwd", "http://a.example/"])
 @on_a_loop

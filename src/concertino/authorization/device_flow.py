@@ -69,7 +69,7 @@ async def request_by_device(
     fields: the fields of the request: `resource`, and `scope` if scopes are requested.
     prompt: called once, with the URL of the page and the code for the user; shows them to the user.
     Raises AuthorizationError if the server refuses or the user does not respond in time, and
-    OSError if the server cannot be reached.
+    OSError if the server cannot be reached, first or until the codes expire.
     """
     url = metadata.device_authorization_endpoint
     if not url:
@@ -90,8 +90,10 @@ async def request_by_device(
         "device_code": device.device_code,
         "resource": fields["resource"],
     }
-    while time.monotonic() < until:
-        await asyncio.sleep(interval)
+    failure: OSError | None = None
+    while (left_s := until - time.monotonic()) > 0:
+        await asyncio.sleep(min(interval, left_s))
+        failure = None
         try:
             return await endpoint.request(poll)
         except TokenError as exc:
@@ -99,10 +101,11 @@ async def request_by_device(
                 interval += SLOWER_S
             elif exc.code != "authorization_pending":
                 raise
-        except ConnectionError:
+        except OSError as exc:
             # Grow the pause, as RFC 8628 section 3.5 demands after a failure of the connection.
+            failure = exc
             interval *= 2
-    raise AuthorizationError("nobody has typed the code in time")
+    raise failure or AuthorizationError("nobody has typed the code in time")
 
 
 def _remove_controls(code: str) -> str:
