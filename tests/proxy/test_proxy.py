@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import closing
 from typing import Any, cast
 
 import pytest
 from client.scripted import LEGACY, MODERN, SILENCE, Refusal, Script, modern, on_a_loop
 from proxy.proxy_rig import CAPABILITIES, CLIENT, INFO, VERSION, proxied
+from simulation.dice import Calm
+from simulation.loop import Poller, VirtualLoop
 
 from concertino import Server
 from concertino.backend.interface import Notifier
 from concertino.backend.listing import list_names
+from concertino.jsonrpc.limits import Limits
 from concertino.proxy import Proxy
 
 OLD = ("2024-11-05", "2025-03-26", "2025-06-18")
@@ -407,6 +412,39 @@ async def test_progress_is_asked_for_only_if_the_caller_did(server: str, caller:
         assert [line["params"] for line in client.of("notifications/progress")] == [
             {"progressToken": "p", "progress": 1, "total": 2, "message": "half"}
         ]
+
+
+@pytest.mark.parametrize("jitter_s", [0.0, 0.03])
+@pytest.mark.parametrize("caller", [LEGACY, MODERN])
+def test_progress_that_a_server_limits_is_not_limited_again(caller: str, jitter_s: float) -> None:
+    """Only what comes earlier than the limit allows, by the jitter, may be replaced by newer."""
+    rate = Limits().progress_per_s
+    sent = 6 * rate
+    dice = Calm()
+    loop = VirtualLoop(Poller(lambda descriptor: 0, dice), dice)
+
+    async def call() -> list[float]:
+        async with proxied({"tools/call": SILENCE}, caller=caller) as (client, script):
+            id = client.ask("tools/call", name="t", arguments={}, meta={"progressToken": 5})
+            await script.until(lambda: script.of("tools/call"))
+            [message] = script.of("tools/call")
+            token = message["params"]["_meta"]["progressToken"]
+            # As many at once, and then as many in each second, as the limit allows.
+            begin = loop.time()
+            for number in range(1, sent + 1):
+                due_s = max(0, number - rate) / rate
+                late_s = jitter_s if number % 7 == 0 else 0
+                await asyncio.sleep(begin + due_s + late_s - loop.time())
+                script.notify("notifications/progress", progressToken=token, progress=number)
+            script.answer(message, TEXT)
+            await client.response(id)
+            return [line["params"]["progress"] for line in client.of("notifications/progress")]
+
+    with closing(loop):
+        got = loop.run_until_complete(call())
+    assert got[-1] == sent
+    assert got == sorted(set(got))
+    assert sent - len(got) <= 1 + jitter_s * rate
 
 
 @on_a_loop
