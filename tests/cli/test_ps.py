@@ -42,6 +42,29 @@ async def end() -> None:
 if __name__ == "__main__":
     server.run()
 """
+# Prints what is no message before each of its answers.
+PRINTER = """
+import json, sys
+
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" not in message:
+        continue
+    print("loading; password=hunter2")
+    print("\\033[1mready\\033[0m", "z" * 10_000)
+    result = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "serverInfo": {"name": "printer", "version": "1"},
+    }
+    answer = {"jsonrpc": "2.0", "id": message["id"]}
+    if message["method"] == "initialize":
+        answer["result"] = result
+    else:
+        answer["error"] = {"code": -32601, "message": "no such method"}
+    print(json.dumps(answer), flush=True)
+    print("token=hunter3", flush=True)
+"""
 INITIALIZE = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -86,8 +109,10 @@ class Proxied:
 
 
 @contextmanager
-def a_proxy(tmp_path: Path, environment: dict[str, str]) -> Generator[Proxied]:
-    (tmp_path / "adder.py").write_text(SERVER)
+def a_proxy(
+    tmp_path: Path, environment: dict[str, str], program: str = SERVER
+) -> Generator[Proxied]:
+    (tmp_path / "adder.py").write_text(program)
     words = ["proxy", "--name", "adder", "--", sys.executable, str(tmp_path / "adder.py")]
     process = subprocess.Popen(
         [sys.executable, "-m", "concertino", *words],
@@ -128,6 +153,7 @@ def test_the_server_behind_a_proxy_is_shown(tmp_path: Path, environment: dict[st
     assert server["host"] == "a host with a long name"
     assert server["calls"] == before["calls"] + 1
     assert (server["restarts"], server["last_error"]) == (0, "")
+    assert (server["stray"], server["last_stray"]) == (0, "")
     assert 0 < server["age_s"] < 600
     # An interpreter with concertino.
     assert 10e6 < server["memory_bytes"] < 200e6
@@ -145,6 +171,26 @@ def test_a_restart_is_counted_and_its_reason_is_shown(
     assert server["restarts"] == 1
     assert server["pid"] != pid
     assert "exited with code 3" in server["last_error"]
+
+
+def test_stray_lines_are_counted_and_the_last_one_is_shown_without_secrets(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    with a_proxy(tmp_path, environment, PRINTER) as proxied:
+        wait_for_servers(environment)
+        # The answer to this was read after the lines before it.
+        assert "error" in proxied.ask("tools/call", 2, name="add", arguments={})
+        (server,) = ps(environment)
+        words = [sys.executable, "-m", "concertino", "ps"]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert server["state"] == "running"
+    # Two before each answer; the line after the last answer may not have been read yet.
+    assert server["stray"] >= 4
+    assert len(server["last_stray"]) < 500
+    assert "hunter" not in done.stdout + str(server)
+    assert "\033" not in done.stdout + server["last_stray"]
+    shown = " ".join(done.stdout.split())
+    assert f"{server['stray']} stray lines on stdout, the last one: " in shown
 
 
 @pytest.mark.slow

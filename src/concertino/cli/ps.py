@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,8 @@ HEADINGS = ("HOST", "SERVER", "PID", "AGE", "MEM", "CALLS", "RESTARTS", "STATE")
 NUMBERS = frozenset(("PID", "AGE", "MEM", "CALLS", "RESTARTS"))
 # Names longer than this are cut, so that a line fits into 80 columns.
 MAX_HOST, MAX_SERVER = 14, 16
+# Longer stray lines are cut.
+MAX_STRAY = 100
 # The width of a pipe, and of a terminal that does not report its width.
 WIDTH = 80
 MINUTE, HOUR, DAY = 60, 3600, 86400
@@ -71,7 +73,10 @@ def terminal_width() -> int:
 
 
 def _format_table(servers: Sequence[RunningServer], width: int) -> list[str]:
-    """Return a table with one line for each server, and its last error below it."""
+    """Return a table with one line for each server, and below it what is wrong with the server.
+
+    That is its last error, and the stray lines on its stdout.
+    """
     rows = [HEADINGS, *map(_format_row, servers)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines: list[str] = []
@@ -81,10 +86,20 @@ def _format_table(servers: Sequence[RunningServer], width: int) -> list[str]:
             for heading, cell, size in zip(HEADINGS, row, widths, strict=True)
         ]
         lines.append("  ".join(cells).rstrip())
-        if item is not None and item.last_error:
-            error = escape_controls(item.last_error)
-            lines += wrap(error, max(width, 40), initial_indent="    ", subsequent_indent="    ")
+        for text in () if item is None else _list_faults(item):
+            lines += wrap(text, max(width, 40), initial_indent="    ", subsequent_indent="    ")
     return lines
+
+
+def _list_faults(item: RunningServer) -> Iterator[str]:
+    """Yield what is wrong with a server, one sentence each."""
+    if item.last_error:
+        yield escape_controls(item.last_error)
+    if item.stray:
+        lines = (
+            "1 stray line on stdout" if item.stray == 1 else f"{item.stray} stray lines on stdout"
+        )
+        yield f"{lines}, the last one: {_cut(item.last_stray, MAX_STRAY)}"
 
 
 def _format_row(item: RunningServer) -> tuple[str, ...]:

@@ -55,6 +55,8 @@ class RunningServer(Struct, frozen=True):
     restarts: how many times the server was restarted.
     last_error: why its process has ended the last time, or why it does not run; "" if it never
         failed.
+    stray: the number of lines that this process has printed to stdout and that are no messages.
+    last_stray: the last of these lines, shortened and without secrets; "" if there are none.
     """
 
     proxy: int
@@ -67,6 +69,8 @@ class RunningServer(Struct, frozen=True):
     calls: int
     restarts: int
     last_error: str
+    stray: int
+    last_stray: str
 
 
 def read_servers(environment: Mapping[str, str]) -> list[RunningServer]:
@@ -112,6 +116,8 @@ def _describe(
         server.calls,
         server.restarts,
         server.last_error,
+        server.stray,
+        server.last_stray,
     )
 
 

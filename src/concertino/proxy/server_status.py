@@ -71,6 +71,9 @@ class ServerStatus(Struct, frozen=True, omit_defaults=True):
     host: the name that the newest client sent for its application; "" before the first client.
     last_error: why its process has ended the last time, or why it does not run; "" if it never
         failed.
+    stray: the number of lines that its present process has printed to stdout and that are no
+        messages of MCP.
+    last_stray: the last of these lines, shortened and without secrets; "" if there are none.
     """
 
     server: str
@@ -80,6 +83,8 @@ class ServerStatus(Struct, frozen=True, omit_defaults=True):
     restarts: int = 0
     host: str = ""
     last_error: str = ""
+    stray: int = 0
+    last_stray: str = ""
 
 
 class ProxyStatus(Struct, frozen=True):
@@ -154,8 +159,8 @@ class _StatusSocket:
             listener.examine(connection)
             servers = [item for source in self.sources for item in source()]
             status = ProxyStatus(os.getpid(), tuple(servers[:MAX_SERVERS]))
-            # 1 KiB for each server: the longest error text, and the short members.
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_SERVERS * 1024)
+            # 2 KiB for each server: the longest error, a stray line, and the short members.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_SERVERS * 2048)
             connection.send(encode(status))
 
 

@@ -199,6 +199,8 @@ class Upstream:
             client.restarts,
             self.sessions.host,
             describe_error(client.failure),
+            client.stray,
+            describe_error(client.strays[-1] if client.strays else None),
         )
 
     async def watch(self, uris: frozenset[str]) -> None:
