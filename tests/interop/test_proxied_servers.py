@@ -1,8 +1,8 @@
 """Servers of others behind `concertino proxy`: what a client gets is what it gets directly.
 
-Each server is asked for its lists, for one of each that it has, and for what it lacks; once by a
-client of each era that it speaks, with and without the proxy: the results have the same bytes. Then
-the client and the server are of different eras, and the results mean the same.
+Each server is asked for its lists, for each prompt and tool and one of its resources, and for what
+it lacks; once by a client of each era that it speaks, with and without the proxy: the results have
+the same bytes. Then the client and the server are of different eras, and the results mean the same.
 
 The difference that is meant: the proxy reports changes of lists, whether the server does or not.
 Between the eras, members that only one era has come or go, members are in another order, a missing
@@ -13,6 +13,10 @@ call's first answer.
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -47,8 +51,17 @@ Answer = tuple[str, str, Any]
 ERA_MEMBERS = {"resultType": "complete", "ttlMs": ..., "cacheScope": ..., "isError": False}
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 
+REPO = {"repo_path": "{folder}/repo"}
+ADA = {"name": "Ada", "entityType": "person", "observations": ["counts"]}
+RELATION = {"from": "Ada", "to": "Bob", "relationType": "knows"}
+TOKYO = {"source_timezone": "UTC", "time": "10:00", "target_timezone": "Asia/Tokyo"}
+Calls = Sequence[tuple[str, dict[str, Any]]]
+# Tools of the servers in this repository.
+PYTHON_CALLS: Calls = [("add", {"a": 1, "b": 2}), ("greet", {}), ("slow", {}), ("fail", {})]
+ECHO_CALLS: Calls = [("echo", {"text": "hé"}), ("echo", {"text": 5})]
+
 # Server -> the eras that it speaks, and calls of its tools.
-SERVERS: Mapping[str, tuple[Sequence[str], Sequence[tuple[str, dict[str, Any]]]]] = {
+SERVERS: Mapping[str, tuple[Sequence[str], Calls]] = {
     "everything": (
         ("legacy",),
         [
@@ -58,30 +71,119 @@ SERVERS: Mapping[str, tuple[Sequence[str], Sequence[tuple[str, dict[str, Any]]]]
             ("get-structured-content", {"location": "New York"}),
             ("get-resource-links", {"count": 2}),
             ("echo", {}),
+            ("get-annotated-message", {"messageType": "error", "includeImage": True}),
+            ("get-env", {}),
+            ("get-resource-reference", {"resourceType": "Text", "resourceId": 1}),
+            ("gzip-file-as-resource", {"data": "data:,hello", "outputType": "resource"}),
+            ("trigger-long-running-operation", {"duration": 0.1, "steps": 2}),
+            ("get-roots-list", {}),
+            ("trigger-elicitation-request", {}),
+            ("trigger-url-elicitation", {"url": "https://example.com/", "elicitationId": "e"}),
+            ("trigger-sampling-request", {"prompt": "Hello"}),
+            ("simulate-research-query", {"topic": "tests"}),
+            ("toggle-simulated-logging", {}),
+            ("toggle-subscriber-updates", {}),
         ],
     ),
-    "filesystem": (("legacy",), [("read_text_file", {"path": "{folder}/a.txt"})]),
-    "memory": (("legacy",), [("read_graph", {})]),
+    "filesystem": (
+        ("legacy",),
+        [
+            ("read_text_file", {"path": "{folder}/a.txt"}),
+            ("read_file", {"path": "{folder}/a.txt", "head": 1}),
+            ("read_media_file", {"path": "{folder}/a.txt"}),
+            ("read_multiple_files", {"paths": ["{folder}/a.txt", "{folder}/none"]}),
+            ("write_file", {"path": "{folder}/b.txt", "content": "one\ntwo\n"}),
+            (
+                "edit_file",
+                {"path": "{folder}/b.txt", "edits": [{"oldText": "one", "newText": "1"}]},
+            ),
+            ("create_directory", {"path": "{folder}/d"}),
+            ("move_file", {"source": "{folder}/b.txt", "destination": "{folder}/d/c.txt"}),
+            ("list_directory", {"path": "{folder}"}),
+            ("list_directory_with_sizes", {"path": "{folder}/d"}),
+            ("directory_tree", {"path": "{folder}/d"}),
+            ("search_files", {"path": "{folder}", "pattern": "**/*.txt"}),
+            ("get_file_info", {"path": "{folder}/a.txt"}),
+            ("list_allowed_directories", {}),
+            ("read_text_file", {"path": "/etc/hostname"}),
+        ],
+    ),
+    "memory": (
+        ("legacy",),
+        [
+            ("create_entities", {"entities": [ADA, {**ADA, "name": "Bob"}]}),
+            ("create_relations", {"relations": [RELATION]}),
+            (
+                "add_observations",
+                {"observations": [{"entityName": "Ada", "contents": ["knows Bob"]}]},
+            ),
+            ("search_nodes", {"query": "Bob"}),
+            ("open_nodes", {"names": ["Ada"]}),
+            (
+                "delete_observations",
+                {"deletions": [{"entityName": "Ada", "observations": ["counts"]}]},
+            ),
+            ("read_graph", {}),
+            ("delete_relations", {"relations": [RELATION]}),
+            ("delete_entities", {"entityNames": ["Bob"]}),
+            ("read_graph", {}),
+        ],
+    ),
     "time": (
         ("legacy", "modern"),
         [
-            (
-                "convert_time",
-                {"source_timezone": "UTC", "time": "10:00", "target_timezone": "Asia/Tokyo"},
-            ),
+            ("convert_time", TOKYO),
+            ("get_current_time", {"timezone": "UTC"}),
             ("get_current_time", {"timezone": "nowhere"}),
         ],
     ),
-    "git": (("legacy", "modern"), [("git_log", {"repo_path": "{folder}"})]),
+    "git": (
+        ("legacy", "modern"),
+        [
+            ("git_log", REPO),
+            ("git_log", {"repo_path": "{folder}"}),
+            ("git_status", REPO),
+            ("git_diff_unstaged", REPO),
+            ("git_add", {**REPO, "files": ["a.txt"]}),
+            ("git_diff_staged", REPO),
+            ("git_reset", REPO),
+            ("git_add", {**REPO, "files": ["a.txt"]}),
+            ("git_commit", {**REPO, "message": "second"}),
+            ("git_create_branch", {**REPO, "branch_name": "b"}),
+            ("git_checkout", {**REPO, "branch_name": "b"}),
+            ("git_branch", {**REPO, "branch_type": "local"}),
+            ("git_diff", {**REPO, "target": "HEAD~1"}),
+            ("git_show", {**REPO, "revision": "HEAD"}),
+        ],
+    ),
     # It refuses addresses of this machine, which is an answer like any other.
     "fetch": (("legacy", "modern"), [("fetch", {"url": "http://127.0.0.1:9/"})]),
-    "mcp 1": (("legacy",), [("add", {"a": 1, "b": 2}), ("fail", {})]),
-    "mcp 2": (("legacy", "modern"), [("add", {"a": 1, "b": 2}), ("fail", {})]),
-    "fastmcp": (("legacy", "modern"), [("add", {"a": 1, "b": 2}), ("fail", {})]),
+    "mcp 1": (("legacy",), PYTHON_CALLS),
+    "mcp 2": (("legacy", "modern"), PYTHON_CALLS),
+    "fastmcp": (("legacy", "modern"), PYTHON_CALLS),
     "typescript": (("legacy", "modern"), [("add", {"a": 1, "b": 2})]),
-    "go": (("legacy", "modern"), [("echo", {"text": "hé"}), ("echo", {"text": 5})]),
-    "rmcp": (("legacy", "modern"), [("echo", {"text": "hé"}), ("echo", {"text": 5})]),
+    "go": (("legacy", "modern"), ECHO_CALLS),
+    "rmcp": (("legacy", "modern"), ECHO_CALLS),
 }
+# A tool that only waits for a minute, in the Python servers of this repository.
+NOT_CALLED = {"sleep"}
+# Variables that make commits, and where the graph is stored, the same each time.
+VARIABLES = {
+    "GIT_AUTHOR_NAME": "Ada",
+    "GIT_AUTHOR_EMAIL": "ada@example.com",
+    "GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z",
+    "GIT_COMMITTER_NAME": "Ada",
+    "GIT_COMMITTER_EMAIL": "ada@example.com",
+    "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "MEMORY_FILE_PATH": "{folder}/memory.jsonl",
+}
+# Times in results that are those of the call, and not of the server's data.
+TIMES = re.compile(
+    rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|\d{1,2}:\d\d:\d\d [AP]M|"
+    rb"(created|modified|accessed): [^\\]*"
+)
+TIMED_TOOLS = {"get_current_time", "get-resource-reference", "get_file_info"}
 PYTHON_SERVERS = (
     "mcp-server-time==2026.10.19",
     "mcp-server-git==2026.10.19",
@@ -91,6 +193,12 @@ PYTHON_SERVERS = (
 
 def command_for(server: str, folder: Path) -> list[Any]:
     """Return the command of a server. folder: one that it may read."""
+    variables = [f"{name}={value}" for name, value in fill(VARIABLES, folder).items()]
+    return ["env", *variables, *program_of(server, folder)]
+
+
+def program_of(server: str, folder: Path) -> list[Any]:
+    """Return the command of a server without its variables."""
     if server in ("time", "git", "fetch"):
         return [python_with("python-servers", *PYTHON_SERVERS).with_name(f"mcp-server-{server}")]
     if server in ("filesystem", "memory"):
@@ -145,17 +253,24 @@ async def converse(
     return answers
 
 
+ANSWERS = {
+    "roots/list": b'{"roots":[]}',
+    "elicitation/create": b'{"action":"decline"}',
+    "sampling/createMessage": encode(
+        {"role": "assistant", "content": {"type": "text", "text": "hi"}, "model": "m"}
+    ),
+}
+
+
 async def answer_question(method: str, params: bytes) -> bytes:
-    """Answer a server's question: there are no roots. No call here asks anything else."""
-    assert method == "roots/list"
-    return b'{"roots":[]}'
+    """Answer a server's question."""
+    return ANSWERS[method]
 
 
 def answered(call: Call, asked: Mapping[str, Any]) -> Call:
     """Return a call again, with the answers to what its first result asks."""
     questions = asked["inputRequests"]
-    assert {item["method"] for item in questions.values()} == {"roots/list"}
-    answers = {key: Raw(b'{"roots":[]}') for key in questions}
+    answers = {key: Raw(ANSWERS[item["method"]]) for key, item in questions.items()}
     return Call(call.method, call.params, answers=answers, state=encode(asked["requestState"]))
 
 
@@ -165,37 +280,65 @@ def proxied(command: Sequence[Any], era: str) -> list[Any]:
     return [sys.executable, "-m", "concertino", "proxy", *options, "--", *command]
 
 
-def fill(calls: Sequence[tuple[str, Any]], folder: Path) -> list[tuple[str, Any]]:
-    """Return calls with the folder in the place of {folder}."""
-    return [
-        (
-            name,
-            {
-                key: value.replace("{folder}", str(folder)) if isinstance(value, str) else value
-                for key, value in arguments.items()
-            },
-        )
-        for name, arguments in calls
-    ]
+def fill(value: Any, folder: Path) -> Any:
+    """Return a JSON value with the folder in the place of {folder}."""
+    return decode(encode(value).replace(b"{folder}", encode(str(folder))[1:-1]))
+
+
+def make_files(folder: Path) -> None:
+    """Make what the servers may read and change, the same each time."""
+    shutil.rmtree(folder, ignore_errors=True)
+    repo = folder / "repo"
+    repo.mkdir(parents=True)
+    for file in (folder / "a.txt", repo / "a.txt"):
+        file.write_text("hello\n")
+    variables = {**os.environ, **VARIABLES}
+    for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "first"]):
+        subprocess.run(["git", "-C", str(repo), *words], env=variables, check=True)
+    (repo / "a.txt").write_text("changed\n")
+
+
+def talk(server: str, folder: Path, client_era: str, server_era: str | None = None) -> list[Answer]:
+    """Return what a client gets from a server, without a proxy unless server_era is given."""
+    make_files(folder)
+    command = command_for(server, folder)
+    if server_era is not None:
+        command = proxied(command, server_era)
+    return asyncio.run(converse(command, client_era, fill(SERVERS[server][1], folder)))
+
+
+def without_times(answer: Answer) -> Answer:
+    """Return an answer without what differs from call to call.
+
+    That is the time, and the variables that concertino sets for the server.
+    """
+    method, label, outcome = answer
+    if label in TIMED_TOOLS and isinstance(outcome, bytes):
+        return method, label, TIMES.sub(b"", outcome)
+    if label == "get-env":
+        variables = decode(decode(outcome)["content"][0]["text"])
+        ours = ("CONCERTINO_", "PYTHONFAULTHANDLER")
+        others = {name: variables[name] for name in variables if not name.startswith(ours)}
+        return method, label, encode(others, order="sorted")
+    return answer
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("files")
-    (folder / "a.txt").write_text("hello\n")
-    return folder
+    return tmp_path_factory.mktemp("files") / "files"
 
 
 @pytest.mark.parametrize(
     ("server", "era"), [(name, era) for name, (eras, _) in SERVERS.items() for era in eras]
 )
 def test_results_have_the_same_bytes_through_the_proxy(server: str, era: str, folder: Path) -> None:
-    command, calls = command_for(server, folder), fill(SERVERS[server][1], folder)
-    direct = asyncio.run(converse(command, era, calls))
-    through = asyncio.run(converse(proxied(command, era), era, calls))
-    assert len(direct) > len(LISTS) + len(calls)
+    direct = talk(server, folder, era)
+    through = talk(server, folder, era, era)
+    [listed] = [outcome for method, _, outcome in direct if method == "tools/list"]
+    called = {label for method, label, _ in direct if method == "tools/call"}
+    assert {tool["name"] for tool in decode(listed)["tools"]} - called <= NOT_CALLED
     for expected, got in zip(direct, through, strict=True):
-        assert got == expected
+        assert without_times(got) == without_times(expected)
 
 
 @pytest.mark.parametrize(
@@ -210,11 +353,10 @@ def test_results_have_the_same_bytes_through_the_proxy(server: str, era: str, fo
 def test_results_mean_the_same_between_the_eras(
     server: str, client_era: str, server_era: str, folder: Path
 ) -> None:
-    command, calls = command_for(server, folder), fill(SERVERS[server][1], folder)
-    direct = asyncio.run(converse(command, server_era, calls))
-    through = asyncio.run(converse(proxied(command, server_era), client_era, calls))
+    direct = talk(server, folder, server_era)
+    through = talk(server, folder, client_era, server_era)
     for expected, got in zip(direct, through, strict=True):
-        assert meaning_of(got) == meaning_of(expected)
+        assert meaning_of(without_times(got)) == meaning_of(without_times(expected))
 
 
 def meaning_of(answer: Answer) -> Any:
