@@ -345,6 +345,33 @@ while not os.path.exists(os.path.join(os.path.dirname(__file__), "OTHER.py.begun
     assert time.monotonic() - began < plugin_run.READY_S
 
 
+SHARED = """
+import os
+from concertino import Plugin
+from concertino.orchestra.sqlite import SqliteStorage
+plugin = Plugin("ID", version="1.0.0")
+# As early as a plugin can: all processes create the same file.
+storage = SqliteStorage(os.path.join(os.path.dirname(__file__), "shared", "kept.db"))
+@plugin.tool(name="ID")
+def write() -> int:
+    return storage.write("ID.md", b"text", {}, 0)
+plugin.run()
+"""
+
+
+@on_a_loop
+async def test_plugins_that_create_one_sqlite_file_at_once_all_start_and_write(
+    folder: Path,
+) -> None:
+    ids = [f"tools.writer{number}" for number in range(8)]
+    path = write_plugins_file(folder, *(sdk(folder, id, SHARED.replace("ID", id)) for id in ids))
+    async with running(path) as hub:
+        assert {plugin.state for plugin in hub.plugins.values()} == {"running"}
+        assert [plugin.restarts for plugin in hub.plugins.values()] == [0] * len(ids)
+        for response in await asyncio.gather(*(call_tool(hub, id) for id in ids)):
+            assert unpack(response.tool_call.result)["text"] == "1"
+
+
 SAME = """
 tools += ["same", os.path.basename(__file__)]
 known = answer

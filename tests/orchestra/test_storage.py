@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from orchestra.nats_servers import jetstream_server
 
-from concertino.orchestra import markdown
+from concertino.orchestra import markdown, sqlite
 from concertino.orchestra.markdown import MarkdownStorage
 from concertino.orchestra.nats_storage import NatsStorage
 from concertino.orchestra.sqlite import SqliteStorage
@@ -501,6 +501,32 @@ store.close()
     assert [process.wait(60) for process in processes] == [0, 0, 0]
     assert (store.read("count.md").content, store.read("count.md").version) == (b"60", 61)
     store.close()
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """A process that creates the file at the same time: it writes, and there is no log yet."""
+    connection = sqlite3.connect(tmp_path / "kept.db", isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    yield connection
+    connection.close()
+
+
+def test_a_new_file_in_which_another_process_writes_is_waited_for(
+    other: sqlite3.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite.time, "sleep", lambda seconds: other.execute("COMMIT"))
+    store = sqlite_in(tmp_path)
+    assert store.write("a.md", b"text", {}, CREATE) == 1
+
+
+@pytest.mark.usefixtures("other")
+def test_a_new_file_that_another_process_does_not_release_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_S", 0.05)
+    with pytest.raises(StorageError, match=r"kept\.db: database is locked"):
+        SqliteStorage(tmp_path / "kept.db")
 
 
 def test_a_file_that_is_no_database_is_told_and_not_kept_open(

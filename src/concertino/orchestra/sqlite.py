@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -36,6 +37,8 @@ __all__ = ["SqliteStorage"]
 
 # How long a writer waits for writers in other processes, in seconds.
 BUSY_S = 10.0
+# The pause between two attempts to switch to write-ahead logging, in seconds.
+SWITCH_PAUSE_S = 0.01
 # SQLite stores this text in the database, so its line breaks stay as they are.
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS stored (\n"
@@ -67,8 +70,8 @@ class SqliteStorage:
                 self._file, timeout=BUSY_S, isolation_level=None, check_same_thread=False
             )
             try:
-                # Readers do not block writers, and a write is on disk when write() returns.
-                self._database.execute("PRAGMA journal_mode=WAL")
+                self._use_write_ahead_log()
+                # A write is on disk when write() returns.
                 self._database.execute("PRAGMA synchronous=FULL")
                 self._database.execute(_TABLE)
             except BaseException:
@@ -135,6 +138,22 @@ class SqliteStorage:
     def close(self) -> None:
         with self._lock:
             self._database.close()
+
+    def _use_write_ahead_log(self) -> None:
+        """Switch the file to write-ahead logging, with which readers do not block writers.
+
+        If another process writes meanwhile, as two that create the file do, SQLite fails at once
+        instead of waiting for BUSY_S, so this method tries again.
+        """
+        until = time.monotonic() + BUSY_S
+        while True:
+            try:
+                self._database.execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError as exc:
+                if exc.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+                    raise
+            time.sleep(SWITCH_PAUSE_S)
 
     @contextmanager
     def _transaction(self) -> Generator[None, None, None]:
