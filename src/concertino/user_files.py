@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 __all__ = [
     "AnyPath",
     "open_regular_file",
+    "read_bounded",
     "read_private_file",
+    "read_regular_file",
     "user_folder",
     "user_folder_path",
     "write_private_file",
@@ -69,6 +71,20 @@ def open_regular_file(path: AnyPath, flags: int = 0) -> BinaryIO:
     raise OSError(errno.EINVAL, "expected a regular file", os.fspath(path))
 
 
+def read_regular_file(path: AnyPath, max_bytes: int) -> bytes:
+    """Return the content of a regular file. Raises OSError, also if it is longer than max_bytes."""
+    with open_regular_file(path) as file:
+        return read_bounded(file, max_bytes)
+
+
+def read_bounded(file: BinaryIO, max_bytes: int) -> bytes:
+    """Return the content of an open file. Raises OSError if it is longer than max_bytes."""
+    data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise OSError(errno.EFBIG, f"expected at most {max_bytes} bytes")
+    return data
+
+
 def read_private_file(
     path: AnyPath, max_bytes: int, forbidden_bits: int, expected: str
 ) -> bytes | None:
@@ -78,8 +94,8 @@ def read_private_file(
     forbidden_bits: the bits of the file's mode that must not be set, such as 0o077 for a file that
         no other user may read or write.
     expected: a description of an acceptable file, for the error.
-    Raises OSError if the file cannot be read. Raises ValueError if it is longer than max_bytes,
-    belongs to another user, or has a forbidden bit.
+    Raises PermissionError if the file belongs to another user or has a forbidden bit, and another
+    OSError if it cannot be read or is longer than max_bytes.
     """
     try:
         file = open_regular_file(path, os.O_NOFOLLOW)
@@ -88,11 +104,8 @@ def read_private_file(
     with file:
         status = os.fstat(file.fileno())
         if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & forbidden_bits:
-            raise ValueError(f"expected {expected}")
-        data = file.read(max_bytes + 1)
-    if len(data) > max_bytes:
-        raise ValueError(f"expected at most {max_bytes} bytes")
-    return data
+            raise PermissionError(errno.EPERM, f"expected {expected}")
+        return read_bounded(file, max_bytes)
 
 
 def write_private_file(path: AnyPath, data: bytes, *, lasting: bool = True) -> None:

@@ -106,6 +106,13 @@ def test_a_malformed_file_is_refused_by_its_name(tmp_path: Path, content: str) -
         StaticTokens(path)
 
 
+def test_a_named_pipe_is_refused_instead_of_waiting_for_its_writer(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match=f"{re.escape(str(path))}: expected a regular file"):
+        StaticTokens(path)
+
+
 def test_a_missing_file_is_refused_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="No such file"):
         StaticTokens(tmp_path / "t.json")

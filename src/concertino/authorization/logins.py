@@ -368,5 +368,3 @@ def _read_own_file(path: Path) -> bytes | None:
         )
     except OSError as exc:
         raise AuthorizationError(f"{path}: {exc.strerror}") from None
-    except ValueError as exc:
-        raise AuthorizationError(f"{path}: {exc}") from None

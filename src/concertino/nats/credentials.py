@@ -109,8 +109,8 @@ def read_credentials(path: Path) -> NatsCredentials:
     expected = "a file that only its owner can read: chmod 600"
     try:
         data = read_private_file(path, MAX_FILE_BYTES, 0o077, expected)
-    except ValueError as exc:
-        raise ValueError(f"{path}: {exc}") from None
+    except PermissionError as exc:
+        raise ValueError(f"{path}: {exc.strerror}") from None
     if data is None:
         raise FileNotFoundError(ENOENT, "there is no such file", str(path))
 

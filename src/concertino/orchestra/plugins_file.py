@@ -27,7 +27,7 @@ from concertino.nats.servers import parse_servers
 from concertino.orchestra.plugin_entries import HUB, read_entry
 from concertino.orchestra.plugin_entry import PluginEntry
 from concertino.orchestra.yaml_values import InvalidPluginsFile, YamlValue
-from concertino.user_files import open_regular_file
+from concertino.user_files import read_regular_file
 from concertino.yaml_core import InvalidYaml, YamlLimit, import_parser, read_node
 
 __all__ = ["HUB", "LISTEN", "InvalidPluginsFile", "PluginsFile", "read_plugins"]
@@ -89,12 +89,9 @@ def read_plugins(path: str | os.PathLike[str]) -> PluginsFile:
 
     file_path = Path(path)
     try:
-        with open_regular_file(path) as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_regular_file(path, MAX_BYTES)
     except OSError as exc:
         raise InvalidPluginsFile(f"{path}: {exc.strerror}") from None
-    if len(data) > MAX_BYTES:
-        raise InvalidPluginsFile(f"{path}: expected at most {MAX_BYTES} bytes")
 
     try:
         node = read_node(data, max_depth=MAX_DEPTH, aliases=True)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from concertino.proxy.value_reader import InvalidServerFile
-from concertino.user_files import open_regular_file
+from concertino.user_files import read_regular_file
 
 __all__ = ["read_env_file"]
 
@@ -30,12 +30,9 @@ def read_env_file(path: Path) -> dict[str, str]:
     is too large or is not UTF-8.
     """
     try:
-        with open_regular_file(path) as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_regular_file(path, MAX_BYTES)
     except OSError as exc:
         raise InvalidServerFile(f"{path}: {exc.strerror}") from None
-    if len(data) > MAX_BYTES:
-        raise InvalidServerFile(f"{path}: expected at most {MAX_BYTES} bytes")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:

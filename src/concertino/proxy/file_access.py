@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from concertino.proxy.value_reader import InvalidServerFile
-from concertino.user_files import open_regular_file
+from concertino.user_files import open_regular_file, read_bounded
 
 __all__ = ["check_writers", "read_own_file"]
 
@@ -25,15 +25,13 @@ MAX_LINKS = 40
 def read_own_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
     """Return the content of a file that only this user (and root) can change or replace.
 
-    If the file has more than max_bytes bytes, the result is its first max_bytes + 1 bytes, by which
-    the caller sees that the file is too large.
     Raises InvalidServerFile if another user can change the file. Raises OSError if the file cannot
-    be read, and for a named pipe or a device.
+    be read, is longer than max_bytes, or is a named pipe or a device.
     """
     # Open the file only once, so that the checked file is also read if another file replaces it.
     with open_regular_file(path) as file:
         check_writers(path, os.fstat(file.fileno()))
-        return file.read(max_bytes + 1)
+        return read_bounded(file, max_bytes)
 
 
 def check_writers(path: str | os.PathLike[str], status: os.stat_result) -> None:

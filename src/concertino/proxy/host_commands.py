@@ -142,10 +142,7 @@ def _read_claude_code(path: Path, projects: list[Path]) -> Iterator[ServerFile]:
     projects: the directories of the file's projects are appended to it.
     """
     try:
-        data = read_own_file(path, MAX_CLAUDE_CODE_BYTES)
-        if len(data) > MAX_CLAUDE_CODE_BYTES:
-            return
-        lists = list(read_server_lists(data))
+        lists = list(read_server_lists(read_own_file(path, MAX_CLAUDE_CODE_BYTES)))
     except (OSError, InvalidServerFile, *DECODE_ERRORS):
         return
     for item in lists:

@@ -187,8 +187,6 @@ def _parse_claude_code(
     source: the path of the file, for errors.
     project: the directory of the project; None for the one that contains the working directory.
     """
-    if len(data) > MAX_CLAUDE_CODE_BYTES:
-        raise InvalidServerFile(f"{source}: expected at most {MAX_CLAUDE_CODE_BYTES} bytes")
     servers = read_project_servers(data, source, project, Path.cwd())
     file = _FileReader(source).read(servers.value)
     warnings = (servers.warning, *file.warnings) if servers.warning else file.warnings

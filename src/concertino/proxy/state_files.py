@@ -70,8 +70,6 @@ def read_private(path: AnyPath) -> bytes | None:
         )
     except OSError as exc:
         raise UnusableState(f"{path}: {exc.strerror}") from None
-    except ValueError as exc:
-        raise UnusableState(f"{path}: {exc}") from None
 
 
 def write_private(path: AnyPath, data: bytes, *, lasting: bool = True) -> None:

@@ -24,6 +24,7 @@ from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import check_scopes
 from concertino.http.authorization import InvalidToken
 from concertino.protocol.principal import Principal
+from concertino.user_files import read_regular_file, write_private_file
 
 __all__ = ["ISSUER", "StaticToken", "StaticTokens", "TokenFile", "make_token"]
 
@@ -82,14 +83,9 @@ class TokenFile:
         Raises ValueError if the file cannot be read, is too large or is malformed.
         """
         try:
-            with self.path.open("rb") as file:
-                data = file.read(MAX_FILE_BYTES + 1)
+            return _decode(read_regular_file(self.path, MAX_FILE_BYTES)).tokens
         except OSError as exc:
             raise ValueError(f"{self.path}: {exc.strerror}") from None
-        if len(data) > MAX_FILE_BYTES:
-            raise ValueError(f"{self.path}: a file of tokens has at most {MAX_FILE_BYTES} bytes")
-        try:
-            return _decode(data).tokens
         except DECODE_ERRORS as exc:
             raise ValueError(f"{self.path}: {exc}") from None
 
@@ -100,17 +96,7 @@ class TokenFile:
         Raises OSError if the file cannot be written.
         """
         data = format(encode(_Content(tuple(tokens))), indent=2) + b"\n"
-        temporary = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}.tmp")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
+        write_private_file(self.path, data)
 
     def state(self) -> tuple[int, int, int]:
         """Return a value that changes whenever the file is changed or replaced.
