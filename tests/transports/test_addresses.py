@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from concertino.transports.addresses import parse_address
+from concertino.transports.addresses import is_loopback, parse_address
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,18 @@ def test_an_address_is_a_path_or_a_host_and_a_port(text: str, place: str | tuple
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected unix:PATH or tcp:HOST:PORT, got "):
         parse_address(text)
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST", "127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"]
+)
+def test_a_loopback_host_is_this_machine(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "localhost.example", "10.0.0.1", "fe80::1%eth0", "::ffff:10.0.0.1", "::"],
+)
+def test_other_hosts_are_not(host: str) -> None:
+    assert not is_loopback(host)

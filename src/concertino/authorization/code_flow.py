@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from concertino.authorization.metadata import IssuerMetadata
-from concertino.authorization.settings import LOOPBACK
 from concertino.errors import AuthorizationError
 from concertino.http_client.server_url import parse_url
+from concertino.transports.addresses import is_loopback
 
 __all__ = ["CodeRequest", "check_page"]
 
@@ -35,7 +35,7 @@ def check_page(url: str) -> str:
         parsed = parse_url(url)
     except ValueError as exc:
         raise AuthorizationError(f"authorization_endpoint: {exc}") from None
-    if not parsed.is_tls and parsed.host not in LOOPBACK:
+    if not parsed.is_tls and not is_loopback(parsed.host):
         raise AuthorizationError(f"authorization_endpoint: expected https, got {parsed.text}")
     return url
 

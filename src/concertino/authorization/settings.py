@@ -11,15 +11,14 @@ from typing import Any, Literal, get_args
 from msgspec import Struct
 
 from concertino.near_names import HintingStructMeta
+from concertino.transports.addresses import is_loopback
 
-__all__ = ["GRANTS", "LOOPBACK", "PERSON_GRANTS", "Authorize", "Grant", "OAuth"]
+__all__ = ["GRANTS", "PERSON_GRANTS", "Authorize", "Grant", "OAuth"]
 
 Grant = Literal["authorization_code", "client_credentials", "device_code"]
 GRANTS: tuple[str, ...] = get_args(Grant)
 # The grants with which a person permits access.
 PERSON_GRANTS = ("authorization_code", "device_code")
-# The names of this machine, to which a browser may be sent without TLS.
-LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 # Called with the URL of the page where the user permits access. It shows that page, and returns the
 # URL to which the authorization server has redirected the browser.
 Authorize = Callable[[str], Awaitable[str]]
@@ -96,7 +95,7 @@ class OAuth(Struct, frozen=True, kw_only=True, metaclass=HintingStructMeta):
                 url = parse_url(self.redirect_uri)
             except ValueError as exc:
                 raise ValueError(f"redirect_uri: {exc}") from None
-            if not url.is_tls and url.host not in LOOPBACK:
+            if not url.is_tls and not is_loopback(url.host):
                 # The code in the URL would be readable on its way.
                 raise ValueError(
                     "redirect_uri: expected an https URL, or an http URL of this machine, got "

@@ -12,11 +12,10 @@ from urllib.parse import SplitResult, urlsplit
 
 from concertino.client.targets import is_tls_error, is_url
 from concertino.errors import Disconnected
+from concertino.transports.addresses import is_loopback
 
 __all__ = ["suggest_http", "suggest_listening", "suggest_path"]
 
-# Hosts on which the user can start a server.
-LOCAL_NAMES = ("127.0.0.1", "localhost", "::1")
 # Matches the error of a server whose URL has the wrong path.
 MISSING = re.compile(r"nothing is served here|\bHTTP (404|405|501)\b|with text/html")
 
@@ -36,7 +35,7 @@ def suggest_listening(address: str, error: Disconnected) -> str:
         if "no WebSocket: HTTP" in str(error):
             plain = url._replace(scheme=url.scheme.replace("ws", "http")).geturl()
             return f"the server is there, and serves no WebSocket; without one: -- {plain}"
-        if url.scheme in ("https", "wss") or url.hostname not in LOCAL_NAMES:
+        if url.scheme in ("https", "wss") or not is_loopback(url.hostname or ""):
             return "check the URL, and whether the server runs"
         if url.port is None:
             return "the URL has no port, so 80 was tried; for example: -- http://127.0.0.1:8000/mcp"

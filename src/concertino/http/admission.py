@@ -23,6 +23,7 @@ from concertino.http.request_head import HttpError, RequestHead
 from concertino.http.resource_identity import MAX_AGE_S
 from concertino.http.responses import JSON
 from concertino.protocol.principal import Principal
+from concertino.transports.addresses import is_loopback
 from concertino.transports.listeners import Listener
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ class Admission:
             return
         facts, headers = exchange.connection.facts, exchange.head.headers
         is_passed_on = self._proxies is not None or not FORWARDED.isdisjoint(headers)
-        if is_passed_on or not ("uid" in facts or _is_loopback(_peer_of(facts))):
+        if is_passed_on or not ("uid" in facts or is_loopback(_peer_of(facts) or "")):
             raise HttpError(
                 HTTPStatus.FORBIDDEN,
                 "without authorization, this is for programs of the server's machine that connect "
@@ -236,15 +237,6 @@ class Admission:
         peer = _peer_of(facts)
         address = peer if self._proxies is None else self._proxies.read(head, peer).address
         log.info("%s: %d: %s", address or "a client", refusal.status, refusal)
-
-
-def _is_loopback(address: str | None) -> bool:
-    from ipaddress import ip_address
-
-    try:
-        return ip_address(address or "").is_loopback
-    except ValueError:
-        return False
 
 
 def _peer_of(facts: Mapping[str, object]) -> str | None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from concertino.http.options import HttpOptions
 from concertino.http.resource_identity import ResourceIdentity, parse_public_url
+from concertino.transports.addresses import is_loopback
 from concertino.transports.listeners import Listener
 
 __all__ = ["check_exposure"]
@@ -96,7 +97,7 @@ def _check_options(options: HttpOptions) -> None:
 
 def _check_public_url(options: HttpOptions, identity: ResourceIdentity) -> None:
     """Raise ValueError if the public URL is http, but clients need https."""
-    if identity.url.startswith("http:") and not _is_loopback(identity.host):
+    if identity.url.startswith("http:") and not is_loopback(identity.host):
         if options.authorization is not None:
             raise ValueError(
                 f"--public-url {identity.url}: expected https: tokens would travel unencrypted"
@@ -105,17 +106,6 @@ def _check_public_url(options: HttpOptions, identity: ResourceIdentity) -> None:
             raise ValueError(
                 f"--public-url {identity.url}: expected https, because the server has a certificate"
             )
-
-
-def _is_loopback(host: str) -> bool:
-    """Return whether a host name or address stands for this machine only."""
-    # Imported here, because most servers do not need it.
-    from ipaddress import ip_address
-
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _check_remote(options: HttpOptions, listener: Listener) -> None:

@@ -22,7 +22,6 @@ import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
-from ipaddress import ip_address
 from typing import Any, cast
 
 from concertino.installation import missing_extra
@@ -32,6 +31,7 @@ from concertino.orchestra.authority import (
     ensure_certificate,
 )
 from concertino.orchestra.certificates import CertificateError, Certificates, Identity, Side, verify
+from concertino.transports.addresses import is_loopback
 
 try:
     from aioquic import tls
@@ -154,7 +154,7 @@ def enlarge_datagrams(connection: QuicConnection) -> None:
     """
     private = cast(Any, connection)
     address = connection.get_peer_address()
-    if address is None or not ip_address(str(address[0]).partition("%")[0]).is_loopback:
+    if address is None or not is_loopback(str(address[0])):
         return
     limit = LOOPBACK_DATAGRAM_BYTES
     for extension, data in private.tls.received_extensions:

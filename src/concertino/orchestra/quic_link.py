@@ -48,6 +48,7 @@ from concertino.orchestra.quic_connection import (
 from concertino.orchestra.rpc_client import RpcClient
 from concertino.orchestra.rpc_interface import CLOSED, HandshakeFailure, RemotePeer
 from concertino.orchestra.udp import Address, UdpSocket, resolve_udp, split_quic_address
+from concertino.transports.addresses import is_loopback
 
 try:
     from aioquic.quic import events
@@ -289,7 +290,7 @@ class _QuicClientConnection(QuicRpcConnection):
         exc: the OSError with the report.
         """
         address = self._quic.get_peer_address()
-        if address is not None and str(address[0]) in ("127.0.0.1", "::1"):
+        if address is not None and is_loopback(str(address[0])):
             self._report_end(0, str(cast(OSError, exc).strerror))
 
     def datagram_received(self, data: bytes | str, addr: Any) -> None:

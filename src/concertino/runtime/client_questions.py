@@ -44,6 +44,7 @@ from concertino.runtime.state_keys import derive_keys
 from concertino.runtime.thread_waits import wait_in_thread
 from concertino.schema.elicitation_form import form_of
 from concertino.schema.json_values import encode_finite
+from concertino.transports.addresses import is_loopback
 from concertino.types.client_requests import (
     Accepted,
     ClientRequest,
@@ -84,8 +85,6 @@ STATE_RECORD = "CONCERTINO_STATE_RECORD"
 STATE_CERTS = "CONCERTINO_STATE_CERTS"
 # An error message shows at most this many characters of a client's answer.
 SHOWN_CHARS = 200
-# elicit_url() accepts http:// URLs for these hosts only, and https:// for all.
-LOCAL_HOSTS = frozenset(("localhost", "127.0.0.1", "::1"))
 
 _decode_elicit_result = Decoder(ElicitResult).decode
 _decode_sample_result = Decoder(CreateMessageResult).decode
@@ -340,7 +339,7 @@ async def elicit_url(
     try:
         parts = urlsplit(url)
         secure = parts.scheme == "https" or (
-            parts.scheme == "http" and parts.hostname in LOCAL_HOSTS
+            parts.scheme == "http" and is_loopback(parts.hostname or "")
         )
     except ValueError as exc:
         raise ValueError(f"elicit_url: {url!r} is no URL: {exc}") from None

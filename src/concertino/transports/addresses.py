@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["parse_address", "unix_name"]
+__all__ = ["is_loopback", "parse_address", "unix_name"]
 
 # The longest path of a Unix socket: the size of sun_path without the final NUL, see unix(7).
 MAX_PATH_BYTES = 107 if sys.platform == "linux" else 103
@@ -45,3 +45,23 @@ def unix_name(path: str | os.PathLike[str]) -> str:
             f"{MAX_PATH_BYTES}; use a relative or a shorter one"
         )
     return name
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host stands for this machine only.
+
+    host: `localhost`, or an IP address, which may end with a zone, as in fe80::1%eth0. Any other
+        name is not looked up: the result is False.
+    """
+    if host in ("127.0.0.1", "::1"):
+        return True
+    # Imported here, because the import takes 0.5 MB of memory.
+    from ipaddress import IPv6Address, ip_address
+
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host.lower() == "localhost"
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback

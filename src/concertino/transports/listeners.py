@@ -22,7 +22,7 @@ from collections.abc import Generator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from concertino.transports.addresses import unix_name
+from concertino.transports.addresses import is_loopback, unix_name
 from concertino.transports.sockets import configure_socket, format_address, is_trusted
 
 __all__ = [
@@ -74,7 +74,7 @@ class Listener:
         sock.setblocking(False)
         self.socket = sock
         self.is_unix = sock.family == socket.AF_UNIX
-        self.is_remote = not self.is_unix and _is_remote(sock.getsockname())
+        self.is_remote = not self.is_unix and not is_loopback(sock.getsockname()[0])
         scheme = "unix" if self.is_unix else "tcp"
         self.address = f"{scheme}:{file or format_address(sock.getsockname())}"
         self._file = file
@@ -343,25 +343,12 @@ def _refuse_remote(name: str, address: Any) -> None:
     address: an address of the socket module.
     """
     host = str(address[0])
-    if _is_remote(address):
+    if not is_loopback(host):
         resolved = "" if f":{host}" in name or f"[{host}]" in name else f" leads to {host}, which"
         raise ValueError(
             f"{name}{resolved} may be reached from other machines, and there is no authentication: "
             "whoever connects can call every tool. --allow-remote (allow_remote=True) permits it"
         )
-
-
-def _is_remote(address: Any) -> bool:
-    """Return whether an address of the socket module is not a loopback address."""
-    if address[0] in ("127.0.0.1", "::1"):
-        return False
-    # Imported here, because the import takes 0.5 MB of memory.
-    from ipaddress import IPv6Address, ip_address
-
-    ip = ip_address(str(address[0]).partition("%")[0])
-    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
-        return not ip.ipv4_mapped.is_loopback
-    return not ip.is_loopback
 
 
 # systemd

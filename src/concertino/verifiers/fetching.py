@@ -9,7 +9,6 @@ Redirects are not followed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ipaddress import ip_address
 from typing import TypeVar
 from urllib.parse import urlencode
 
@@ -20,6 +19,7 @@ from concertino.http.authorization import VerifierUnavailable
 from concertino.http_client.addresses import AddressPolicy, find_reach
 from concertino.http_client.server_url import ServerUrl, parse_url
 from concertino.http_client.single_requests import WITHIN_S, SingleRequests, limit, without_query
+from concertino.transports.addresses import is_loopback
 
 __all__ = ["IssuerClient"]
 
@@ -115,14 +115,6 @@ class IssuerClient:
 def _parse(url: str) -> ServerUrl:
     """Parse a URL. Raises ValueError unless it is an https URL, or an http URL of this machine."""
     parsed = parse_url(url)
-    if not parsed.is_tls and not _is_this_machine(parsed.host):
+    if not parsed.is_tls and not is_loopback(parsed.host):
         raise ValueError(f"{without_query(url)}: expected https: tokens and keys travel here")
     return parsed
-
-
-def _is_this_machine(host: str) -> bool:
-    """Return whether a host is `localhost` or a loopback address."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
