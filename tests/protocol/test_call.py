@@ -9,7 +9,14 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from concertino.protocol.call import Call, ClientFacts, ServerFeatures
+from concertino.errors import RpcError
+from concertino.protocol.call import (
+    Call,
+    ClientFacts,
+    ServerFeatures,
+    read_text_arguments,
+    read_text_param,
+)
 from concertino.types.results import Implementation
 
 
@@ -80,3 +87,28 @@ def test_a_call_without_params_has_no_name_and_no_arguments():
     call = Call("tools/list")
     assert call.name is None
     assert call.arguments == {}
+
+
+def test_a_param_that_must_be_a_text_is_decoded_or_named_in_the_error():
+    assert read_text_param({"uri": Raw(b'"a:b"')}, "uri") == "a:b"
+    for params, details in [
+        ({}, "Missing required field: uri"),
+        ({"uri": Raw(b"5")}, "uri: expected str"),
+        ({"uri": Raw(b'"\xff"')}, "uri: expected str"),
+        ({"uri": Raw(b'"\\ud800"')}, "uri: expected str"),
+    ]:
+        with pytest.raises(RpcError) as failure:
+            read_text_param(params, "uri")
+        assert (failure.value.code, failure.value.data) == (-32602, {"details": details})
+
+
+def test_arguments_of_a_prompt_are_an_object_of_texts():
+    assert read_text_arguments({}) == {}
+    assert read_text_arguments({"arguments": Raw(b'{"a":"b"}')}) == {"a": "b"}
+    for raw, details in [
+        (b"null", "arguments: expected object, got null"),
+        (b'{"a":5}', "arguments: expected str, got int - at $[...]"),
+    ]:
+        with pytest.raises(RpcError) as failure:
+            read_text_arguments({"arguments": Raw(raw)})
+        assert failure.value.data == {"details": details}

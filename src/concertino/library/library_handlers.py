@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 from msgspec.json import Decoder
 
 from concertino.backend.interface import Call
@@ -31,6 +31,7 @@ from concertino.library.file_parsing import mime_type_of
 from concertino.library.prompt_files import fill_prompt, to_list_entry
 from concertino.library.resource_reader import ResourceReader, RunInThread
 from concertino.library.templates import Templates
+from concertino.protocol.call import read_text_arguments, read_text_param
 from concertino.types.resources_and_prompts import (
     CompleteResult,
     GetPromptResult,
@@ -52,9 +53,7 @@ QUOTED_NAME = 128
 
 T = TypeVar("T")
 
-NO_ARGUMENTS = Raw(b"{}")
 _decode_text = Decoder(str).decode
-_decode_texts = Decoder(dict[str, str]).decode
 
 
 class ChangeNotice(Struct):
@@ -200,7 +199,7 @@ class LibraryHandlers:
         return ListResourceTemplatesResult(self._templates.entries)
 
     async def _read_resource(self, call: Call, in_thread: RunInThread) -> ReadResourceResult:
-        return await self.reader.read(_string_param(call, "uri"), in_thread)
+        return await self.reader.read(read_text_param(call.params, "uri"), in_thread)
 
     # Prompts
 
@@ -211,15 +210,11 @@ class LibraryHandlers:
         return ListPromptsResult([to_list_entry(prompt) for prompt in prompts], cursor)
 
     async def _get_prompt(self, call: Call, in_thread: RunInThread) -> GetPromptResult:
-        name = _string_param(call, "name")
+        name = read_text_param(call.params, "name")
         prompt = self._documents.prompts().get(name)
         if prompt is None:
             raise unknown_name("prompt", name[:QUOTED_NAME])
-        try:
-            values = _decode_texts(call.params.get("arguments", NO_ARGUMENTS))
-        except DECODE_ERRORS as exc:
-            reason = str(exc).replace("`", "").replace("Expected", "expected")
-            raise invalid_params(f"arguments: {reason}") from None
+        values = read_text_arguments(call.params)
         return fill_prompt(prompt, values)
 
     def _page(
@@ -265,16 +260,6 @@ def _resource(item: Item, *, with_size: bool = True) -> Resource:
     if isinstance(item, Document):
         return Resource(item.uri, item.id, item.title, item.description or None, kind, size)
     return Resource(item.uri, item.uri.rpartition("/")[2], mime_type=kind, size=size)
-
-
-def _string_param(call: Call, name: str) -> str:
-    """Return a string in the params. Raises RpcError -32602 if it is missing or no string."""
-    try:
-        return _decode_text(call.params[name])
-    except KeyError:
-        raise invalid_params(f"Missing required field: {name}") from None
-    except DECODE_ERRORS:
-        raise invalid_params(f"{name}: expected str") from None
 
 
 def _read_cursor(call: Call, kind: str) -> str:

@@ -14,6 +14,7 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder, encode
 
 from concertino.decode_errors import DECODE_ERRORS
+from concertino.errors import invalid_params
 from concertino.types.results import CacheScope, Implementation
 
 __all__ = ["Call", "ClientFacts", "InputRequired", "ServerFeatures"]
@@ -22,6 +23,7 @@ T = TypeVar("T")
 NOTHING: Mapping[str, Raw] = {}
 
 _decode_text = Decoder(str).decode
+_decode_texts = Decoder(dict[str, str]).decode
 _decode_object = Decoder(dict[str, Any]).decode
 
 
@@ -79,6 +81,31 @@ class Call(Struct, frozen=True, gc=False):
         Raises msgspec.ValidationError if they are not valid for the class.
         """
         return Decoder(shape).decode(encode(self.params))
+
+
+def read_text_param(params: Mapping[str, Raw], name: str) -> str:
+    """Return a string in the params of a call, such as `uri`.
+
+    Raises RpcError -32602 if it is missing or of another type.
+    """
+    try:
+        return _decode_text(params[name])
+    except KeyError:
+        raise invalid_params(f"Missing required field: {name}") from None
+    except DECODE_ERRORS:
+        raise invalid_params(f"{name}: expected str") from None
+
+
+def read_text_arguments(params: Mapping[str, Raw]) -> dict[str, str]:
+    """Return the arguments in the params of `prompts/get`; {} if there are none.
+
+    Raises RpcError -32602 if they are not an object of strings.
+    """
+    try:
+        return _decode_texts(params["arguments"]) if "arguments" in params else {}
+    except DECODE_ERRORS as exc:
+        text = str(exc).replace("`", "").replace("Expected", "expected")
+        raise invalid_params(f"arguments: {text}") from None
 
 
 class InputRequired(Struct, frozen=True):

@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast
 
-from msgspec import Raw, Struct
-from msgspec.json import Decoder
+from msgspec import Struct
 
 from concertino.backend.interface import Call, Context
-from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import RegistrationError, invalid_params, unknown_name
+from concertino.protocol.call import read_text_arguments, read_text_param
 from concertino.schema.arguments import InvalidArguments
 from concertino.schema.value_results import InvalidResult, check_struct, refuse_awaitable
 from concertino.server.completion import Completer, type_completers
@@ -52,9 +51,6 @@ from concertino.types.results import ContentBlock, ResourceContents
 
 # The longest name, in characters. MCP 2026-07-28 has this limit for tools, and none for prompts.
 MAX_NAME = 128
-NO_ARGUMENTS = Raw(b"{}")
-_decode_text = Decoder(str).decode
-_decode_texts = Decoder(dict[str, str]).decode
 
 
 class RegisteredPrompt(Struct, frozen=True):
@@ -170,21 +166,12 @@ class Prompts:
         Raises RpcError -32602 for malformed params, an unknown prompt or invalid arguments.
         """
         params = call.params
-        if "name" not in params:
-            raise invalid_params("Missing required field: name")
-        try:
-            name = _decode_text(params["name"])
-        except DECODE_ERRORS:
-            raise invalid_params("name: expected str") from None
+        name = read_text_param(params, "name")
         entry = self.prompts.find(name, context)
         if entry is None:
             raise unknown_name("prompt", name)
 
-        try:
-            values = _decode_texts(params.get("arguments", NO_ARGUMENTS))
-        except DECODE_ERRORS as exc:
-            text = str(exc).replace("`", "").replace("Expected", "expected")
-            raise invalid_params(f"arguments: {text}") from None
+        values = read_text_arguments(params)
         try:
             bound = entry.arguments.bind(values, context)
         except InvalidArguments as exc:

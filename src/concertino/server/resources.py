@@ -17,12 +17,11 @@ from os import PathLike, fsdecode
 from typing import Any
 
 from msgspec import Struct
-from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from concertino.backend.interface import Call, Context
-from concertino.decode_errors import DECODE_ERRORS
-from concertino.errors import RegistrationError, ResourceNotFound, invalid_params
+from concertino.errors import RegistrationError, ResourceNotFound
+from concertino.protocol.call import read_text_param
 from concertino.schema.arguments import InvalidArguments
 from concertino.schema.uri_template import UriTemplate
 from concertino.server.completion import Completer, type_completers
@@ -63,7 +62,6 @@ _URI = re.compile(
     r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=]|%[0-9A-Fa-f]{2})*"
 )
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_decode_text = Decoder(str).decode
 
 # Where the content of a resource comes from: the contents themselves, a file, or a function.
 Source = list[ResourceContents] | File | tuple[HandlerCall, StringArguments]
@@ -378,12 +376,7 @@ class Resources:
         A resource with exactly the URI is preferred to templates that match it.
         Raises RpcError -32602 for malformed params, and if the caller may use no such resource.
         """
-        try:
-            uri = _decode_text(call.params["uri"])
-        except KeyError:
-            raise invalid_params("Missing required field: uri") from None
-        except DECODE_ERRORS:
-            raise invalid_params("uri: expected str") from None
+        uri = read_text_param(call.params, "uri")
         try:
             entry = self.resources.find(uri, context)
             if entry is None:

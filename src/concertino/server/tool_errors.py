@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from msgspec import Raw
-from msgspec.json import Decoder, encode
+from msgspec.json import encode
 
-from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import (
     InsufficientScope,
     InvalidClientResponse,
@@ -20,10 +19,10 @@ from concertino.errors import (
     RpcError,
     Suspended,
     ToolError,
-    invalid_params,
     unknown_name,
 )
 from concertino.jsonrpc.unread_results import ResultDropped
+from concertino.protocol.call import read_text_param
 from concertino.schema.violations import SchemaViolation
 from concertino.types.results import CallToolResult, error_result
 
@@ -125,13 +124,7 @@ def unknown_tool(params: Mapping[str, Raw]) -> RpcError:
     "Error Handling".
     params: the params of the call.
     """
-    if "name" not in params:
-        return invalid_params("Missing required field: name")
     try:
-        name = _decode_name(params["name"])
-    except DECODE_ERRORS:
-        return invalid_params("name: expected str")
-    return unknown_name("tool", name)
-
-
-_decode_name = Decoder(str).decode
+        return unknown_name("tool", read_text_param(params, "name"))
+    except RpcError as exc:
+        return exc
