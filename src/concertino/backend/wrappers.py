@@ -1,4 +1,4 @@
-"""BackendWrapper and ContextWrapper, which forward everything to another Backend or Context.
+"""Wrappers that forward everything to another object: a Backend, a Context or a Caller.
 
 Derived classes override the methods that do something else: for example, guards are BackendWrappers
 that override `handle`. A server without guards never imports this module.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         SamplingMessage,
     )
 
-__all__ = ["BackendWrapper", "ContextWrapper", "pass_client_notification"]
+__all__ = ["BackendWrapper", "CallerWrapper", "ContextWrapper", "pass_client_notification"]
 
 T = TypeVar("T")
 
@@ -207,3 +207,31 @@ class ContextWrapper:
     # runtime's CallContext has `request_id`.
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
+
+
+class CallerWrapper:
+    """A Caller that forwards everything to another Caller, `inner`."""
+
+    def __init__(self, inner: Caller) -> None:
+        self.inner = inner
+
+    @property
+    def session(self) -> CallerSession | None:
+        return self.inner.session
+
+    @property
+    def wants_progress(self) -> bool:
+        return self.inner.wants_progress
+
+    @property
+    def log_level(self) -> Level | None:
+        return self.inner.log_level
+
+    def pass_result(self, result: Raw, revision: str) -> None:
+        self.inner.pass_result(result, revision)
+
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        await self.inner.notify(method, params)
+
+    def hold_open(self) -> None:
+        self.inner.hold_open()

@@ -17,12 +17,11 @@ from msgspec import Raw, Struct
 
 from concertino.backend.caller import Caller, CallerSession
 from concertino.backend.interface import Context
-from concertino.backend.wrappers import ContextWrapper
+from concertino.backend.wrappers import CallerWrapper, ContextWrapper
 from concertino.composition.part_names import PartNames
 from concertino.composition.resource_owners import ResourceOwners
 from concertino.composition.result_uris import map_result_uris
 from concertino.composition.task_ids import RELATED_TASK, map_task_ids
-from concertino.types.results import Level
 
 __all__ = ["PartContext", "PartView"]
 
@@ -183,7 +182,7 @@ class PartContext(ContextWrapper):
         return self.inner.call_tool(self._view.show_name(name), arguments, into=into)
 
 
-class _PartCaller:
+class _PartCaller(CallerWrapper):
     """The client as the part sees it during one call.
 
     Attributes:
@@ -191,33 +190,19 @@ class _PartCaller:
     """
 
     def __init__(self, inner: Caller, view: PartView) -> None:
+        super().__init__(inner)
         self.passed_revision = ""
-        self._inner = inner
         self._view = view
         self._passed: Raw | None = None
 
     @property
     def session(self) -> CallerSession | None:
-        session = self._inner.session
+        session = self.inner.session
         return None if session is None else self._view.session(session)
-
-    @property
-    def wants_progress(self) -> bool:
-        return self._inner.wants_progress
-
-    @property
-    def log_level(self) -> Level | None:
-        return self._inner.log_level
 
     def pass_result(self, result: Raw, revision: str) -> None:
         self._passed, self.passed_revision = result, revision
-        self._inner.pass_result(result, revision)
-
-    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        await self._inner.notify(method, params)
-
-    def hold_open(self) -> None:
-        self._inner.hold_open()
+        self.inner.pass_result(result, revision)
 
     def pass_mapped(self, result: Struct | Raw, mapped: Struct | Raw) -> None:
         """Call pass_result() with a translated result, if the part has called it with `result`.
@@ -226,7 +211,7 @@ class _PartCaller:
         mapped: the result with the URIs and task ids that clients see.
         """
         if result is self._passed and isinstance(mapped, Raw):
-            self._inner.pass_result(mapped, self.passed_revision)
+            self.inner.pass_result(mapped, self.passed_revision)
 
 
 class _PartSession:

@@ -15,12 +15,12 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from concertino.backend.caller import Caller, CallerSession
+from concertino.backend.caller import Caller
+from concertino.backend.wrappers import CallerWrapper
 from concertino.logs.redact import redactor
 from concertino.protocol.call_hooks import CallHooks
 from concertino.protocol.request_profile import SessionRequest
 from concertino.runtime.context import CallContext
-from concertino.types.results import Level
 
 __all__ = ["RedactingCaller", "RedactingContext", "TimedCall"]
 
@@ -54,35 +54,11 @@ class RedactingContext(CallContext, eq=False):
         return RedactingCaller(super().caller)
 
 
-class RedactingCaller:
-    """A Caller that replaces secrets in notifications with [REDACTED].
-
-    inner: the Caller that sends the notifications.
-    """
-
-    def __init__(self, inner: Caller) -> None:
-        self._inner = inner
-
-    @property
-    def session(self) -> CallerSession | None:
-        return self._inner.session
-
-    @property
-    def wants_progress(self) -> bool:
-        return self._inner.wants_progress
-
-    @property
-    def log_level(self) -> Level | None:
-        return self._inner.log_level
-
-    def pass_result(self, result: Raw, revision: str) -> None:
-        self._inner.pass_result(result, revision)
+class RedactingCaller(CallerWrapper):
+    """A Caller that replaces secrets in notifications with [REDACTED]."""
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        await self._inner.notify(method, redactor().value(params))
-
-    def hold_open(self) -> None:
-        self._inner.hold_open()
+        await self.inner.notify(method, redactor().value(params))
 
 
 class TimedCall:
