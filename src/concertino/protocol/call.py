@@ -17,7 +17,14 @@ from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import invalid_params
 from concertino.types.results import CacheScope, Implementation
 
-__all__ = ["Call", "ClientFacts", "InputRequired", "ServerFeatures"]
+__all__ = [
+    "Call",
+    "ClientFacts",
+    "InputRequired",
+    "ServerFeatures",
+    "read_text_arguments",
+    "read_text_param",
+]
 
 T = TypeVar("T")
 NOTHING: Mapping[str, Raw] = {}
