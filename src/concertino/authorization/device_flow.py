@@ -48,7 +48,6 @@ class _DeviceResponse(Struct, frozen=True):
     device_code: str
     user_code: str
     verification_uri: str
-    verification_uri_complete: str = ""
     expires_in: float = MAX_WAIT_S
     interval: float = INTERVAL_S
 

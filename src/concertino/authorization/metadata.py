@@ -67,7 +67,6 @@ class IssuerMetadata(Struct, frozen=True, kw_only=True):
     device_authorization_endpoint: str = ""
     revocation_endpoint: str = ""
     scopes_supported: tuple[str, ...] | None = None
-    grant_types_supported: tuple[str, ...] | None = None
     code_challenge_methods_supported: tuple[str, ...] | None = None
     token_endpoint_auth_methods_supported: tuple[str, ...] | None = None
     client_id_metadata_document_supported: bool = False

@@ -24,7 +24,6 @@ from concertino.authorization.logins import ClientIdentity
 from concertino.authorization.metadata import IssuerMetadata
 from concertino.authorization.settings import OAuth
 from concertino.authorization.token_endpoint import choose_auth_method
-from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import AuthorizationError
 
 __all__ = ["identify_client"]
@@ -157,7 +156,7 @@ async def _register(
     if response.status not in (200, 201):
         try:
             failure = response.decode(_failure_decoder)
-        except (AuthorizationError, *DECODE_ERRORS):
+        except AuthorizationError:
             failure = _Failure()
         reason = failure.error_description or failure.error or f"HTTP {response.status}"
         raise AuthorizationError(

@@ -76,11 +76,9 @@ class ServerInfo(Struct, rename={"lame_duck": "ldm"}):
     max_payload: the largest payload of a message that the server accepts, in bytes.
     headers: whether the server supports headers.
     lame_duck: whether the server is about to shut down, and clients should move to another one.
-    connect_urls: the addresses of the servers of the cluster.
     nonce: the text that a client with a key must sign.
     """
 
-    server_id: str = ""
     server_name: str = ""
     version: str = ""
     max_payload: int = 2**20
@@ -89,7 +87,6 @@ class ServerInfo(Struct, rename={"lame_duck": "ldm"}):
     tls_available: bool = False
     lame_duck: bool = False
     nonce: str = ""
-    connect_urls: list[str] | None = None
 
 
 class ServerError(Struct):

@@ -39,7 +39,6 @@ _LAST = 0x10FFFF
 
 # A set of characters: ranges (first code point, last code point), in any order.
 Characters = list[tuple[int, int]]
-ANY: Characters = [(0, _LAST)]
 
 
 def find_backtracking(pattern: str) -> str | None:
