@@ -75,6 +75,13 @@ class ServerOutput:
             line = StrayLine(bytes(self._partial[:KEPT_STRAY_BYTES]), "stdout ended inside a line")
             self.stray_lines.append(line)
 
+    def reset_volume(self) -> None:
+        """Start to count bytes for MAX_OUTPUT_BYTES from zero again.
+
+        Call this after dropping the messages received so far.
+        """
+        self._total_bytes = 0
+
     def _add_line(self, line: bytes, now: float) -> None:
         messages = parse_line(line, allow_batch=self.allow_batch)
         if isinstance(messages, StrayLine):
