@@ -272,6 +272,20 @@ async def test_a_broken_stream_is_resumed_after_the_pause_that_the_server_wants(
     assert len(asked) == 1
 
 
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses of the clients, in seconds. None of them waits."""
+    lengths: list[float] = []
+    send_later = RequestSender.send_later
+
+    def send_now(sender: RequestSender, exchange: ClientExchange, delay_s: float) -> None:
+        lengths.append(delay_s)
+        send_later(sender, exchange, 0)
+
+    monkeypatch.setattr(RequestSender, "send_later", send_now)
+    return lengths
+
+
 def cut(*events: bytes) -> bytes:
     """A stream whose connection is lost before its end."""
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in events)
@@ -310,6 +324,26 @@ async def test_a_stream_that_breaks_several_times_is_resumed_each_time(
     async with scripted(script) as (url, _), Client(url) as client:
         assert await client.call_tool("t", into=str) == "ok"
     assert (len(asked), left) == (1, [])
+
+
+@on_a_loop
+async def test_a_session_whose_opening_is_resumed_keeps_its_id(pauses: list[float]) -> None:
+    asked: list[Request] = []
+
+    async def script(request: Request) -> bytes:
+        if request.rpc == "initialize":
+            asked.append(request)
+            opened = cut(b"id: e1\ndata:\n\n")
+            return opened.replace(b"\r\n", b"\r\nMcp-Session-Id: s1\r\n", 1)
+        if "last-event-id" in request.headers:
+            _, body = (legacy(asked[0]) or b"").split(b"\r\n\r\n")
+            return stream(b"data: %b\n\n" % b"\ndata: ".join(body.splitlines()))
+        return legacy(request) or result(request, TEXT)
+
+    async with scripted(script) as (url, requests), Client(url, era="legacy") as client:
+        assert await client.call_tool("t", into=str) == "ok"
+    ids = {item.headers.get("mcp-session-id") for item in requests if item.rpc != "initialize"}
+    assert ids == {"s1"}
 
 
 @on_a_loop
@@ -463,20 +497,6 @@ async def test_the_client_waits_as_long_as_a_busy_server_wants() -> None:
             await client.call_tool("t")
 
 
-@pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses of the clients, in seconds. None of them waits."""
-    lengths: list[float] = []
-    send_later = RequestSender.send_later
-
-    def send_now(sender: RequestSender, exchange: ClientExchange, delay_s: float) -> None:
-        lengths.append(delay_s)
-        send_later(sender, exchange, 0)
-
-    monkeypatch.setattr(RequestSender, "send_later", send_now)
-    return lengths
-
-
 @pytest.mark.parametrize("status", ["429 Too Many Requests", "503 Service Unavailable"])
 @on_a_loop
 async def test_the_stream_of_a_session_is_opened_when_a_busy_server_wants(
@@ -501,7 +521,22 @@ async def test_the_stream_of_a_session_is_opened_when_a_busy_server_wants(
     async with scripted(script) as (url, _), Client(url):
         await asyncio.wait_for(is_open_again.wait(), 20)
     # The second refusal in a row demands no pause, so the client makes one of its own.
-    assert pauses == [7, 0.01, 600, 2]
+    assert pauses == [7, 0.02, 600, 2]
+
+
+@on_a_loop
+async def test_a_server_that_ends_each_stream_at_once_is_asked_once_a_second(
+    pauses: list[float],
+) -> None:
+    async def script(request: Request) -> bytes:
+        if request.rpc == "GET":
+            return stream(b"retry: 0\ndata:\n\n")
+        return legacy(request) or result(request, TEXT)
+
+    async with scripted(script) as (url, _), Client(url) as client:
+        while len(pauses) < 10:
+            assert await client.call_tool("t", into=str) == "ok"
+    assert pauses[:10] == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1, 1, 1]
 
 
 @on_a_loop

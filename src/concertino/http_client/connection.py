@@ -284,15 +284,20 @@ class StreamableHttpConnection:
         """Handle the head of a response with a status of 2xx, by the kind of its request."""
         events = exchange.events
         exchange.failures = 0
-        if events is not None and events.retry_s is not None and head.media_type == EVENT_STREAM:
-            # The server has said when to resume the stream, so it ends streams on purpose, perhaps
-            # many times during a long call. Such an end is not a failed try.
-            exchange.tries = 1
         if exchange.kind == "sse" and head.media_type != EVENT_STREAM:
             # The server is not one of 2024-11-05 either.
             self._end_fallback(exchange, "")
         elif exchange.kind == "listen":
             self._session.listening_since = asyncio.get_running_loop().time()
+        elif exchange.kind == "resume":
+            if (
+                events is not None
+                and events.retry_s is not None
+                and head.media_type == EVENT_STREAM
+            ):
+                # The server has said when to resume the stream, so it ends streams on purpose,
+                # perhaps many times during a long call. Such an end is not a failed try.
+                exchange.tries = 1
         elif exchange.method == "initialize":
             self._heads.session = check_session_id(head.headers.get("mcp-session-id", ""))
 

@@ -74,12 +74,13 @@ class EventStreamParser:
         """Return how many seconds to wait before the stream is opened again.
 
         This is the pause that the server demands. Without a demand, it is RETRY_S after the first
-        try, and doubles with each further try, up to MAX_RETRY_S.
+        try, and doubles with each further try, up to MAX_RETRY_S. If the server demands a shorter
+        pause than RETRY_S, the pause also grows, from LEAST_RETRY_S to RETRY_S.
 
         tries: how many times the stream was opened since it was last open for a long time.
         """
         if self.retry_s is not None:
-            return max(self.retry_s, LEAST_RETRY_S)
+            return max(self.retry_s, min(LEAST_RETRY_S * 2 ** min(tries - 1, 10), RETRY_S))
         return doubled_pause_s(tries)
 
     def feed(self, chunk: bytes) -> list[bytes]:
