@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -36,7 +36,12 @@ from orchestra.hubs import (
 from concertino.errors import ToolError
 from concertino.orchestra.ai_accounts import AiAccounts
 from concertino.orchestra.hub import Hub
-from concertino.orchestra.plugin_pb2 import PluginRequest, StreamStart, ToolRequest
+from concertino.orchestra.plugin_pb2 import (
+    PluginRequest,
+    StreamStart,
+    ToolRequest,
+    ToolResponse,
+)
 from concertino.orchestra.structs import pack, unpack
 
 ROOT = Path(__file__).parents[2]
@@ -76,9 +81,13 @@ def provider(kind: str, chat: ChatServer | None = None, **members: Any) -> dict[
     return entry(f"ai.{kind}", "concertino", args=args, config=config, env=env, **members)
 
 
-async def call_as(hub: Hub, caller: str, tool: str, **arguments: Any) -> dict[str, Any]:
+async def respond_to(hub: Hub, caller: str, tool: str, **arguments: Any) -> ToolResponse:
     call = ToolRequest(tool_name=tool, arguments=pack(arguments).struct, caller_plugin=caller)
-    response = (await hub.answer(PluginRequest(tool_call=call), SOMEBODY)).tool_call
+    return (await hub.answer(PluginRequest(tool_call=call), SOMEBODY)).tool_call
+
+
+async def call_as(hub: Hub, caller: str, tool: str, **arguments: Any) -> dict[str, Any]:
+    response = await respond_to(hub, caller, tool, **arguments)
     assert response.success, response.error_message
     return unpack(response.result, response.result_json)
 
@@ -191,35 +200,64 @@ async def test_sampling_with_tools_is_translated_both_ways(folder: Path) -> None
     assert (body["temperature"], body["stop"]) == (0.5, ["END"])
 
 
+class Failure(NamedTuple):
+    """Answers of the model's server, and what the caller gets.
+
+    code: of the error; "" if there is none. requests: how often the server is asked.
+    used: the tokens that the caller has used then, of its prompt and of the answer.
+    """
+
+    answers: list[Any]
+    code: str
+    requests: int
+    used: tuple[int, int]
+
+
+# The texts are "Hi" and "Hello there": by the tokenizers of OpenAI, 1 and 2 tokens.
+FAILURES = [
+    Failure([(429, RATE_LIMIT)], "RATE_LIMITED", 3, (0, 0)),
+    Failure([(500, SERVER_ERROR)], "API_ERROR", 3, (0, 0)),
+    Failure([(400, SERVER_ERROR)], "API_ERROR", 1, (0, 0)),
+    Failure([HELLO[:3]], "INCOMPLETE", 1, (1, 2)),
+    Failure([HELLO[:4]], "", 1, (1, 2)),
+    Failure([[*HELLO[:3], CUT]], "INCOMPLETE", 1, (1, 2)),
+    Failure([[*HELLO[:3], SERVER_ERROR]], "API_ERROR", 1, (1, 2)),
+    # The SDK tries again, and the caller does not notice.
+    Failure([(429, RATE_LIMIT), (503, SERVER_ERROR), HELLO], "", 3, (9, 12)),
+]
+TIMEOUTS = [
+    Failure([None], "TIMEOUT", 3, (1, 0)),
+    Failure([[*HELLO[:3], HANG]], "TIMEOUT", 1, (1, 2)),
+]
+
+
 @pytest.mark.parametrize(
-    ("answers", "code", "requests"),
-    [
-        ([(429, RATE_LIMIT)], "RATE_LIMITED", 3),
-        ([(500, SERVER_ERROR)], "API_ERROR", 3),
-        ([(400, SERVER_ERROR)], "API_ERROR", 1),
-        ([None], "TIMEOUT", 3),
-        ([HELLO[:2]], "INCOMPLETE", 1),
-        ([[*HELLO[:2], CUT]], "INCOMPLETE", 1),
-        ([[*HELLO[:2], HANG]], "TIMEOUT", 1),
-        ([[*HELLO[:2], SERVER_ERROR]], "API_ERROR", 1),
-        # The SDK tries again, and the caller does not notice.
-        ([(429, RATE_LIMIT), (503, SERVER_ERROR), HELLO], "", 3),
-    ],
+    ("failures", "config"),
+    [(FAILURES, {}), (TIMEOUTS, {"timeout_s": "0.3"})],
+    ids=["failures", "timeouts"],
 )
 @on_a_loop
-async def test_failures_of_the_provider(
-    folder: Path, answers: list[Any], code: str, requests: int
+async def test_failures_of_the_provider_and_what_they_cost(
+    folder: Path, failures: list[Failure], config: dict[str, str]
 ) -> None:
-    async with chat_server(*answers) as chat:
-        config = {"timeout_s": "0.3"} if code == "TIMEOUT" else {}
-        path = write_plugins_file(folder, provider("openai", chat, config=config))
-        async with running(path) as hub:
-            response = (await call_tool(hub, "ai_prompt", prompt="Hi")).tool_call
-            assert response.error_code == code
+    """One provider meets all of them, since a failure must leave it able to answer the next."""
+    async with (
+        chat_server(HELLO) as chat,
+        running(write_plugins_file(folder, provider("openai", chat, config=config))) as hub,
+    ):
+        for number, failure in enumerate(failures):
+            chat.answers = list(failure.answers)
+            chat.requests.clear()
+            caller = f"tools.caller{number}"
+            response = await respond_to(hub, caller, "ai_prompt", prompt="Hi")
+            account = (await call_as(hub, "x", "ai_usage"))[caller]
+            outcome = (response.error_code, len(chat.requests), account["failures"])
+            assert outcome == (failure.code, failure.requests, 1 if failure.code else 0), failure
             assert "sk-test" not in response.error_message
-            assert len(chat.requests) == requests
-            failures = (await call_as(hub, "x", "ai_usage"))["unknown"]["failures"]
-            assert failures == (1 if code else 0)
+            # An estimate has 5 tokens more, since providers count some besides the text of a
+            # message.
+            assert failure.used[0] <= account["input_tokens"] <= failure.used[0] * 9, failure
+            assert failure.used[1] <= account["output_tokens"] <= failure.used[1] * 4, failure
 
 
 @on_a_loop
@@ -230,12 +268,7 @@ async def test_a_caller_whose_tokens_are_used_up_is_refused(folder: Path) -> Non
             write_plugins_file(folder, provider("openai", chat, config=config))
         ) as hub:
             await call_as(hub, "tools.a", "ai_prompt", prompt="Hi")
-            call = ToolRequest(
-                tool_name="ai_prompt",
-                arguments=pack({"prompt": "Hi"}).struct,
-                caller_plugin="tools.a",
-            )
-            refused = (await hub.answer(PluginRequest(tool_call=call), SOMEBODY)).tool_call
+            refused = await respond_to(hub, "tools.a", "ai_prompt", prompt="Hi")
             assert refused.error_code == "TOKENS_USED_UP"
             assert refused.error_message.startswith("tools.a has used 21 of 21 tokens; ")
             await call_as(hub, "tools.b", "ai_prompt", prompt="Hi")
@@ -263,33 +296,6 @@ def test_calls_in_progress_count_with_the_tokens_that_they_may_use() -> None:
     assert (account.calls, account.failures) == (3, 0)
 
 
-@pytest.mark.parametrize(
-    ("answer", "used"),
-    [
-        # The texts are "Hi" and "Hello there": by the tokenizers of OpenAI, 1 and 2 tokens.
-        ([*HELLO[:3], HANG], (1, 2)),
-        ([*HELLO[:3], CUT], (1, 2)),
-        (HELLO[:4], (1, 2)),
-        (HELLO, (9, 12)),
-        (None, (1, 0)),
-        ((400, SERVER_ERROR), (0, 0)),
-        ((429, RATE_LIMIT), (0, 0)),
-    ],
-)
-@on_a_loop
-async def test_answers_that_end_early_cost_tokens_and_refused_requests_cost_none(
-    folder: Path, answer: Any, used: tuple[int, int]
-) -> None:
-    async with chat_server(answer) as chat:
-        path = write_plugins_file(folder, provider("openai", chat, config={"timeout_s": "0.3"}))
-        async with running(path) as hub:
-            await call_tool(hub, "ai_prompt", prompt="Hi")
-            account = (await call_as(hub, "x", "ai_usage"))["unknown"]
-    # An estimate has 5 tokens more, since providers count some besides the text of a message.
-    assert used[0] <= account["input_tokens"] <= used[0] * 9
-    assert used[1] <= account["output_tokens"] <= used[1] * 4
-
-
 @on_a_loop
 async def test_a_cancelled_answer_costs_its_tokens_and_makes_room_for_the_next(
     folder: Path,
@@ -315,17 +321,18 @@ async def test_a_cancelled_answer_costs_its_tokens_and_makes_room_for_the_next(
         assert chat.requests[1][1]["max_completion_tokens"] == 100 - spent
 
 
-@pytest.mark.parametrize("number", [0, -1, -(10**9)])
 @on_a_loop
 async def test_a_limit_of_tokens_below_1_is_refused_before_the_provider_is_asked(
-    folder: Path, number: int
+    folder: Path,
 ) -> None:
     """A negative number would take tokens from the account while the call runs."""
     async with chat_server(HELLO) as chat:
         async with running(write_plugins_file(folder, provider("openai", chat))) as hub:
-            refused = (await call_tool(hub, "ai_prompt", prompt="Hi", max_tokens=number)).tool_call
-            message = f"max_tokens: expected a positive number, got {number}"
-            assert (refused.error_code, refused.error_message) == ("INVALID_REQUEST", message)
+            for number in (0, -1, -(10**9)):
+                response = await call_tool(hub, "ai_prompt", prompt="Hi", max_tokens=number)
+                refused = response.tool_call
+                message = f"max_tokens: expected a positive number, got {number}"
+                assert (refused.error_code, refused.error_message) == ("INVALID_REQUEST", message)
         assert not chat.requests
 
 
