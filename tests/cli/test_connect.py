@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import select
@@ -16,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mcp import Client, StdioServerParameters, stdio_client
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "stdio"))
 
@@ -77,32 +75,6 @@ def receive_all(sock: socket.socket) -> bytes:
 
 
 # Servers of ours
-
-
-@pytest.mark.parametrize("option", ["--unix", "--tcp"])
-def test_the_official_client_calls_a_shared_server(option: str, folder: Path) -> None:
-    place = str(folder / "s") if option == "--unix" else "127.0.0.1:0"
-    null = os.open(os.devnull, os.O_RDWR)
-    serving = ["-m", "concertino", "serve", TOOLBOX, option, place]
-
-    async def talk(address: str) -> list[str]:
-        words = [*COMMAND[1:], address]
-        parameters = StdioServerParameters(
-            command=sys.executable, args=words, env={"PYTHONPATH": SRC}
-        )
-        # Two at the same time share the server.
-        async with Client(stdio_client(parameters)) as one, Client(stdio_client(parameters)) as two:
-            results = [await client.call_tool("echo", {"text": "hi"}) for client in (one, two)]
-            return [result.content[0].text for result in results]  # type: ignore[union-attr]
-
-    with Process(serving, stdin=null, stdout=null) as server:
-        os.close(null)
-        server.until_stderr("started successfully")
-        [line] = [line for line in server.stderr.decode().splitlines() if "Listening on" in line]
-        address = line.rpartition("Listening on ")[2]
-        assert asyncio.run(asyncio.wait_for(talk(address), WAIT_S)) == ["hi", "hi"]
-        server.signal(signal.SIGTERM)
-        assert server.wait() == 0
 
 
 def test_answers_come_after_the_end_of_input(folder: Path) -> None:
