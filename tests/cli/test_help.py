@@ -38,6 +38,18 @@ def test_an_example_is_a_valid_command_line(line: str) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_fits_a_terminal_of_80_columns(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Two columns stay free.
+    monkeypatch.setattr(parsers, "_help_width", lambda: 78)
+    parser, _ = parsers.add_command(parsers.make_parser()[1], command)
+    text = parser.format_help()
+    assert text.startswith("usage: concertino")
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_the_help_of_a_command_ends_with_its_examples(command: str) -> None:
     parser, _ = parsers.add_command(parsers.make_parser()[1], command)
     text = parser.format_help()
