@@ -238,7 +238,7 @@ async def test_code_that_hangs_is_replaced_by_the_code_that_is_saved_next(tmp_pa
 async def test_each_way_of_saving_is_a_save(tmp_path: Path, way: str) -> None:
     async with a_dev(tmp_path) as dev:
         rule = tmp_path / "rule.py"
-        for _ in range(3):
+        for _ in range(2):
             for code, expected in ((TIMES_7, "21"), (RULE, "4")):
                 if way == "rename":
                     # As editors do that write another file first.

@@ -116,9 +116,16 @@ def test_each_project_in_the_file_of_claude_code_is_approved_and_served_for_itse
         assert f"concertino approve {site}" in instructions
 
 
-@pytest.mark.parametrize("mode", ["all", "search"])
-@pytest.mark.parametrize("modern", [False, True])
-@pytest.mark.parametrize("options", [{"deny": "who"}, {"allow": "nothing"}])
+@pytest.mark.parametrize(
+    ("options", "modern", "mode"),
+    # Each pair of two values.
+    [
+        ({"deny": "who"}, False, "all"),
+        ({"deny": "who"}, True, "search"),
+        ({"allow": "nothing"}, False, "search"),
+        ({"allow": "nothing"}, True, "all"),
+    ],
+)
 def test_a_denied_tool_cannot_be_reached_in_any_way(
     folder: Path,
     options: dict[str, Any],

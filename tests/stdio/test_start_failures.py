@@ -215,19 +215,14 @@ def pairs(kinds: Iterable[str], fixed: str) -> list[tuple[str, str]]:
 
 
 def more_pairs() -> list[tuple[str, str, str]]:
-    """Every kind in each way, with one modern and one legacy opener as the first request, in turn.
+    """Every kind in each way, with another opener as the first request, in turn of both eras.
 
     `python server.py` cannot tell what fails before it imports concertino.
     """
-    modern = ["discover", "tools/list"]
-    legacy = ["legacy discover", "legacy tools/list", "ping"]
+    openers = ["discover", "legacy discover", "tools/list", "legacy tools/list", "ping"]
     kinds = [("serve", kind) for kind in (*AT_IMPORT, *AT_START)]
     kinds += [("script", kind) for kind in AT_START]
-    return [
-        (way, kind, openers[number % len(openers)])
-        for number, (way, kind) in enumerate(kinds)
-        for openers in (modern, legacy)
-    ]
+    return [(way, kind, openers[number % len(openers)]) for number, (way, kind) in enumerate(kinds)]
 
 
 @pytest.mark.parametrize(("kind", "opener"), pairs(AT_IMPORT, "a module that is not installed"))
