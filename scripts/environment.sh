@@ -8,6 +8,20 @@ unset PYTHONDONTWRITEBYTECODE
 unset LOG_LEVEL CONCERTINO_LOG_FORMAT CONCERTINO_TRACE CONCERTINO_ORPHAN
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PYRIGHT_PYTHON_IGNORE_WARNINGS=1
 
+# Tests whose subject is a NATS server: scripts/interop runs them, scripts/test does not.
+BROKERS="
+    tests/docs/test_many_machines_page.py
+    tests/http/test_machine_peers.py
+    tests/nats/test_bucket.py
+    tests/nats/test_connection.py
+    tests/nats/test_used_states.py
+    tests/orchestra/test_cluster_events.py
+    tests/orchestra/test_cluster_offers.py
+    tests/orchestra/test_nats_buckets.py
+    tests/orchestra/test_nats_faults.py
+    tests/orchestra/test_nats_permissions.py
+"
+
 began=$(date +%s)
 failed=
 results=
