@@ -44,7 +44,7 @@ from orchestra.hubs import (
 from concertino import RpcError
 from concertino.backend import Call
 from concertino.backend.caller import DetachedCaller
-from concertino.orchestra import plugin_process, plugin_run
+from concertino.orchestra import plugin_process, plugin_run, start_waits
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.hub import Hub
 from concertino.orchestra.hub_backend import HubBackend
@@ -472,8 +472,10 @@ async def answer(request, peer):
 
 @on_a_loop
 async def test_a_certificate_binds_the_id_that_registers_and_the_caller_of_a_tool(
-    folder: Path,
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The call would wait for the plugin, which is never started.
+    monkeypatch.setattr(start_waits, "START_S", 0.05)
     hub = Hub(read_plugins(write_plugins_file(folder, entry("tools.greeter", "./x"))))
     for name, id, accepted in (
         ("tools.greeter-client", "tools.greeter", True),

@@ -378,7 +378,7 @@ async def test_what_cleared_its_environment_and_lost_its_parent_is_found_by_the_
 @on_a_loop
 async def test_a_process_that_this_one_has_forked_is_not_taken_for_one_of_the_child() -> None:
     """It has our ends of the pipes open, and not those of the child."""
-    async with start_process(ECHO, ladder=PATIENT) as (_, _):
+    async with start_process(ECHO, ladder=QUICK) as (_, _):
         forked = os.fork()
         if not forked:
             time.sleep(600)
