@@ -163,12 +163,16 @@ def test_the_buckets_of_front_ends_keep_values_as_long_as_front_ends_need(
     assert asyncio.run(ages()) == [60, 3600]
 
 
-def test_a_server_for_trying_has_the_buckets_of_its_names(
-    tmp_path: Path, certificates: Certificates
+def test_a_server_for_trying_has_the_buckets_of_its_names_and_its_store_alone(
+    tmp_path: Path,
+    certificates: Certificates,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with socket.socket() as sock:
+    with socket.socket() as sock, socket.socket() as another:
         sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
+        another.bind(("127.0.0.1", 0))
+        port, other_port = sock.getsockname()[1], another.getsockname()[1]
     options = ["--store-dir", str(tmp_path / "store"), "--certs-dir", str(certificates.folder)]
     command = [sys.executable, "-m", "concertino", "cluster", "up", "notes", "--port", str(port)]
     server = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
@@ -178,6 +182,15 @@ def test_a_server_for_trying_has_the_buckets_of_its_names(
         storage = NatsStorage(f"tls://127.0.0.1:{port}", "notes", certificates)
         assert storage.write("a.md", b"text", {}, CREATE) == 1
         storage.close()
+
+        # Two servers would destroy what they store in one folder.
+        monkeypatch.setattr("os.execv", lambda *_: pytest.fail("the server was started"))
+        code, _, err = run(capsys, "up", "notes", "--port", str(other_port), *options)
+        assert (code, err) == (
+            1,
+            f"concertino cluster up: {tmp_path}/store: another server uses this folder; name "
+            "another one with --store-dir\n",
+        )
     finally:
         server.terminate()
         server.communicate()
@@ -200,3 +213,12 @@ def test_a_second_server_for_trying_does_not_touch_the_store_of_the_first(
         f"concertino cluster up: 127.0.0.1:{port}: Address already in use\n",
     )
     assert not list((tmp_path / "store").glob("jetstream"))
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "-1"])
+def test_a_port_where_no_server_can_listen_is_refused(
+    tmp_path: Path, certificates: Certificates, capsys: pytest.CaptureFixture[str], port: str
+) -> None:
+    options = ("--store-dir", str(tmp_path / "store"), "--certs-dir", str(certificates.folder))
+    code, _, err = run(capsys, "up", "notes", "--port", port, *options)
+    assert (code, err) == (2, f"concertino cluster up: --port: expected 1 to 65535, got {port}\n")

@@ -9,6 +9,7 @@ earlier version has created.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import socket
 import sys
@@ -241,10 +242,11 @@ def _run_server(args: argparse.Namespace, names: list[str], offered: list[str]) 
     store = Path(args.store_dir or Path.home() / ".orchestra" / "nats").absolute()
     store.mkdir(mode=0o700, parents=True, exist_ok=True)
     certificates = Certificates(args.certs_dir or default_folder())
+    _check_port(args.port)
+    _lock_store(store)
     configuration = store / "server.conf"
     text = server_configuration(names, certificates, store, args.port, offered)
     configuration.write_text(text)
-    _check_port(args.port)
     prepare_buckets(program, configuration, names, certificates)
 
     address = f"tls://127.0.0.1:{args.port}"
@@ -258,15 +260,29 @@ def _run_server(args: argparse.Namespace, names: list[str], offered: list[str]) 
 
 
 def _check_port(port: int) -> None:
-    """Raise OSError or ValueError if no server can listen at a port of 127.0.0.1.
-
-    Another server there may use the same store, in which only one may write.
-    """
+    """Raise OSError or ValueError if no server can listen at a port of 127.0.0.1."""
+    # NATS would take port 0 for 4222.
+    if not 0 < port < 2**16:
+        raise ValueError(f"--port: expected 1 to 65535, got {port}")
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind(("127.0.0.1", port))
-        except OverflowError:
-            raise ValueError(f"--port: expected 0 to 65535, got {port}") from None
         except OSError as exc:
             raise OSError(f"127.0.0.1:{port}: {exc.strerror}") from None
+
+
+def _lock_store(store: Path) -> None:
+    """Lock the folder of streams and buckets until the server ends, which replaces this process.
+
+    Raises OSError if another server has locked it. Two servers would destroy what is stored there.
+    """
+    descriptor = os.open(store / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise OSError(
+            f"{store}: another server uses this folder; name another one with --store-dir"
+        ) from None
+    os.set_inheritable(descriptor, True)
