@@ -134,6 +134,10 @@ def test_a_variable_without_a_value_is_the_hub_s(
          "that is not reserved"),
         ("plugins:\n- id: orchestrator\n  binary: a\n", ":2: plugins[0].id: expected a name "
          "that is not reserved"),
+        ("plugins:\n- id: front-end\n  binary: a\n", ":2: plugins[0].id: expected a name "
+         "that is not reserved"),
+        ("plugins:\n- id: nats-server\n  binary: a\n", ":2: plugins[0].id: expected a name "
+         "that is not reserved"),
         ("plugins:\n- id: orchestrator-to-a\n  binary: a\n", ":2: plugins[0].id: expected a name "
          "that is not reserved"),
         ("plugins:\n- id: a\n  binary: a\n  enabled: maybe\n",

@@ -12,6 +12,7 @@ import pty
 import stat
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ from concertino.cli import main
 from concertino.orchestra import package_sources
 from concertino.orchestra.installed_packages import InstalledPackages
 from concertino.orchestra.package_manifest import InvalidPackage
+from concertino.orchestra.package_sources import unpack_package
 from concertino.orchestra.plugins_file import InvalidPluginsFile, read_plugins
 from concertino.orchestra.structs import unpack
 
@@ -41,6 +43,7 @@ MANIFEST = {
 # It needs a module of its own package.
 PROGRAM = """
 import sys
+import tempfile
 from notes_words import WORD
 from concertino import Plugin
 plugin = Plugin("tools.notes")
@@ -319,6 +322,42 @@ def test_a_damaged_or_encrypted_wheel_is_refused(tmp_path: Path) -> None:
         install(tmp_path / "damaged.whl")
 
 
+def test_a_wheel_with_any_damaged_byte_is_refused_or_unpacked(tmp_path: Path) -> None:
+    """No damage ends with another exception, whatever zipfile and zlib raise."""
+    content = json.dumps({"name": "x", "bin": "a.py", "extra": {"plugin-id": "tools.a"}})
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("orchestra.json", content)
+        file.writestr("a.py", b"some content " * 3)
+    whole = buffer.getvalue()
+    outcomes: set[str] = set()
+    for position in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 0xFF
+        (tmp_path / "damaged.whl").write_bytes(damaged)
+        with (
+            tempfile.TemporaryDirectory(dir=tmp_path) as folder,
+            tempfile.TemporaryDirectory(dir=tmp_path) as scratch,
+        ):
+            try:
+                unpack_package(tmp_path / "damaged.whl", Path(folder), Path(scratch))
+                outcomes.add("unpacked")
+            except InvalidPackage:
+                outcomes.add("refused")
+    # A changed date, for example, does no harm.
+    assert outcomes == {"unpacked", "refused"}
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_wheel_with_a_compression_that_wheels_do_not_have_is_refused(
+    tmp_path: Path, compression: int
+) -> None:
+    with zipfile.ZipFile(tmp_path / "a.whl", "w", compression) as file:
+        file.writestr("orchestra.json", "{}")
+    with pytest.raises(InvalidPackage, match=r"orchestra\.json: expected it stored or deflated"):
+        install(tmp_path / "a.whl")
+
+
 @pytest.mark.parametrize("kind", ["symlink", "pipe", "folder"])
 def test_a_folder_with_links_or_pipes_is_refused(tmp_path: Path, trap: Path, kind: str) -> None:
     folder = make_folder(tmp_path, trap)
@@ -408,6 +447,7 @@ def test_a_bundle_with_a_link_or_without_a_head_is_refused(tmp_path: Path, trap:
         ({"bin": 3}, "Expected `str`, got `int`"),
         ({"extra": {}}, "missing required field `plugin-id`"),
         ({"extra": {"plugin-id": "../../x"}}, "extra.plugin-id: "),
+        ({"extra": {"plugin-id": "orchestrator"}}, "extra.plugin-id: 'orchestrator' is reserved"),
     ],
 )
 def test_a_manifest_that_says_what_cannot_be_is_refused(

@@ -14,6 +14,7 @@ NAME states the role of the process that presents the certificate:
     orchestrator-to-PLUGIN    the hub, as a client of a plugin
     PLUGIN                    a plugin, as a server
     PLUGIN-client             a plugin, as a client of the hub
+    nats-server, front-end    a NATS server, and an HTTP front end as its client
 
 The Go implementation uses the same directory and file names. This package issues certificates with
 Ed25519 keys, and accepts ECDSA P-256 keys of other implementations too. The text of each error
@@ -37,6 +38,7 @@ from typing import Literal
 
 from concertino.errors import ConcertinoError
 from concertino.installation import missing_extra
+from concertino.nats.subjects import FRONT_END, NATS_SERVER
 
 try:
     from cryptography import x509
@@ -49,6 +51,7 @@ except ImportError:
     raise ImportError(missing_extra("a hub or plugin", "orchestra")) from None
 
 __all__ = [
+    "HUB",
     "CertificateError",
     "Certificates",
     "Identity",
@@ -58,8 +61,12 @@ __all__ = [
     "check_dates",
     "check_name",
     "default_folder",
+    "is_reserved_name",
     "verify",
 ]
+
+# The name of a hub's certificate.
+HUB = "orchestrator"
 
 PrivateKey = Ed25519PrivateKey | EllipticCurvePrivateKey
 Side = Literal["server", "client"]
@@ -99,6 +106,16 @@ def check_name(name: str) -> str:
             "expected up to 64 letters, digits, '.', '_' and '-', not 'ca'"
         )
     return name
+
+
+def is_reserved_name(name: str) -> bool:
+    """Return whether a certificate with this name may not belong to a plugin of the same name.
+
+    Hubs, NATS servers and HTTP front ends have certificates of these names. Those of clients end in
+    `-client`.
+    """
+    names = (HUB, NATS_SERVER, FRONT_END)
+    return name in names or name.startswith(f"{HUB}-to-") or name.endswith("-client")
 
 
 @dataclass(frozen=True)

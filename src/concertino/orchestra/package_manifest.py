@@ -20,7 +20,7 @@ from msgspec.json import Decoder
 
 from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import ConcertinoError
-from concertino.orchestra.certificates import CertificateError, check_name
+from concertino.orchestra.certificates import CertificateError, check_name, is_reserved_name
 
 __all__ = ["MANIFEST", "InvalidPackage", "PackageManifest", "check_package_path", "parse_manifest"]
 
@@ -98,6 +98,10 @@ def parse_manifest(data: bytes, has_file: Callable[[str], bool]) -> PackageManif
         check_name(manifest.id)
     except CertificateError as exc:
         raise InvalidPackage(f"{MANIFEST}: extra.plugin-id: {exc}") from None
+    if is_reserved_name(manifest.id):
+        raise InvalidPackage(
+            f"{MANIFEST}: extra.plugin-id: {manifest.id!r} is reserved for other certificates"
+        )
     if any("\0" in text for text in (*manifest.extra.args, manifest.bin)):
         raise InvalidPackage(f"{MANIFEST}: expected no NUL in bin and extra.args")
     check_package_path(manifest.bin)

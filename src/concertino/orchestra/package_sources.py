@@ -9,12 +9,14 @@ because a malicious package may state wrong sizes.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
 import stat
 import subprocess
 import zipfile
+import zlib
 from collections.abc import Iterator
 from hashlib import sha256
 from io import BytesIO
@@ -48,6 +50,18 @@ MAX_LIST_BYTES = 4 * 2**20
 # KiB of memory, and the size of a file in blocks of 512 bytes.
 LIMITS = "ulimit -t 60; ulimit -v 2097152; ulimit -f {blocks}"
 MAX_FILE_BYTES = 2**30
+# How the files in a wheel may be compressed. zipfile also knows bzip2 and lzma, which wheels do not
+# have.
+COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# What zipfile raises for a damaged file.
+DAMAGES = (
+    zipfile.BadZipFile,
+    zlib.error,
+    NotImplementedError,
+    RuntimeError,
+    EOFError,
+    ValueError,
+)
 # The time limit of each git command, in seconds.
 GIT_S = 120.0
 
@@ -233,6 +247,8 @@ def _unpack_wheel(archive: Path, files: PackageFiles) -> None:
                 is_encrypted = item.flag_bits & 1
                 if is_encrypted:
                     raise InvalidPackage(f"{item.filename}: it is encrypted")
+                if item.compress_type not in COMPRESSIONS:
+                    raise InvalidPackage(f"{item.filename}: expected it stored or deflated")
                 if item.is_dir():
                     check_package_path(item.filename.rstrip("/"))
                     continue
@@ -240,8 +256,13 @@ def _unpack_wheel(archive: Path, files: PackageFiles) -> None:
                 check_package_path(item.orig_filename)
                 with wheel.open(item) as content:
                     files.add(item.filename, content, bool(mode & stat.S_IXUSR))
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as exc:
+    except DAMAGES as exc:
         raise InvalidPackage(f"the wheel is damaged: {exc}") from None
+    except OSError as exc:
+        # zipfile has looked for a file before the beginning of the wheel.
+        if exc.errno == errno.EINVAL:
+            raise InvalidPackage("the wheel is damaged: a wrong offset") from None
+        raise
 
 
 def _check_directory(archive: Path) -> None:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from concertino.errors import ConcertinoError
-from concertino.orchestra.certificates import CertificateError, check_name
+from concertino.nats.subjects import FRONT_END, NATS_SERVER
+from concertino.orchestra.certificates import HUB, CertificateError, check_name, is_reserved_name
 from concertino.orchestra.mcp_entry import (
     FILE,
     MCP_MEMBERS,
@@ -34,9 +35,6 @@ from concertino.orchestra.watched_paths import WatchedPaths, find_server_files, 
 from concertino.orchestra.yaml_values import YamlMembers, YamlValue
 
 __all__ = ["HUB", "read_entry"]
-
-# The name of a hub's certificate; see certificates.py for the other names.
-HUB = "orchestrator"
 
 # The keys of every plugin's entry, and the keys that only the entries of programs of the plugin
 # protocol have.
@@ -103,10 +101,10 @@ def _read_id(value: YamlValue) -> str:
     except CertificateError:
         expected = "up to 64 letters, digits, '.', '_' and '-', a letter or digit first"
         raise value.error(f"expected {expected}, got {id!r}") from None
-    if id == HUB or id.startswith(f"{HUB}-to-") or id.endswith("-client"):
+    if is_reserved_name(id):
         raise value.error(
             "expected a name that is not reserved for other certificates "
-            f"({HUB}, {HUB}-to-..., ...-client), got {id!r}"
+            f"({HUB}, {HUB}-to-..., {NATS_SERVER}, {FRONT_END}, ...-client), got {id!r}"
         )
     return id
 
