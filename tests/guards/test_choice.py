@@ -5,6 +5,7 @@ asked for.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +14,16 @@ from loops import on_a_loop
 from msgspec import Raw
 
 from concertino import Context, Guard, Rate, RpcError, Server
-from concertino.backend.interface import Call, ServerFeatures
+from concertino.backend.interface import (
+    Call,
+    ChangeKind,
+    Notifier,
+    ServerFeatures,
+    SupportsEarlyOpening,
+    SupportsHeldOpening,
+    opens_with_handshake,
+)
+from concertino.backend.wrappers import BackendWrapper
 from concertino.guards.operation_names import Patterns
 from concertino.guards.single_guards import Filter
 from concertino.logs import redact
@@ -279,3 +289,41 @@ async def test_the_visible_tools_of_another_server_stay_as_they_are(
     context: Any = None
     listed = await Guard(Foreign(), deny=deny).handle(Call("tools/list"), context)
     assert bytes(listed) == expected
+
+
+@on_a_loop
+async def test_a_backend_behind_a_filter_can_open_sessions_before_it_has_started() -> None:
+    calls: list[object] = []
+
+    class Outlet:
+        """The Notifier of a server's Host, with the methods of the optional Protocols."""
+
+        def report_change(self, what: ChangeKind) -> None:
+            calls.append(what)
+
+        def report_update(self, uri: str) -> None:
+            calls.append(uri)
+
+        def open_early(self) -> None:
+            calls.append("early")
+
+        def hold_opening(self, within_s: float, describe: Callable[[], str]) -> None:
+            calls.append(within_s)
+
+        async def opens_with_handshake(self, within_s: float) -> bool:
+            return True
+
+    class Slow(BackendWrapper):
+        async def start(self, outlet: Notifier) -> None:
+            assert isinstance(outlet, SupportsEarlyOpening)
+            assert isinstance(outlet, SupportsHeldOpening)
+            outlet.open_early()
+            outlet.hold_opening(2.0, str)
+            calls.append(await opens_with_handshake(outlet, 1.0))
+            outlet.report_change("tools")
+            outlet.report_update("note:seen")
+            outlet.report_update("secret:hidden")
+
+    guard = Filter(Slow(Server("x")), deny="resource:secret:*")
+    await guard.start(Outlet())
+    assert calls == ["early", 2.0, True, "tools", "note:seen"]

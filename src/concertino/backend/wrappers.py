@@ -1,4 +1,4 @@
-"""Wrappers that forward everything to another object: a Backend, a Context or a Caller.
+"""Wrappers that forward everything to another Backend, Context, Caller or Notifier.
 
 Derived classes override the methods that do something else: for example, guards are BackendWrappers
 that override `handle`. A server without guards never imports this module.
@@ -14,9 +14,13 @@ from msgspec import Raw, Struct
 from concertino.backend.call_hooks import ParamHeaders, param_headers_of
 from concertino.backend.interface import (
     Backend,
+    ChangeKind,
     Context,
     Notifier,
     SupportsClientNotifications,
+    SupportsEarlyOpening,
+    SupportsHeldOpening,
+    opens_with_handshake,
     refuse_foreign_names,
 )
 from concertino.protocol.call import Call, ClientFacts, ServerFeatures
@@ -34,7 +38,13 @@ if TYPE_CHECKING:
         SamplingMessage,
     )
 
-__all__ = ["BackendWrapper", "CallerWrapper", "ContextWrapper", "pass_client_notification"]
+__all__ = [
+    "BackendWrapper",
+    "CallerWrapper",
+    "ContextWrapper",
+    "NotifierWrapper",
+    "pass_client_notification",
+]
 
 T = TypeVar("T")
 
@@ -235,3 +245,30 @@ class CallerWrapper:
 
     def hold_open(self) -> None:
         self.inner.hold_open()
+
+
+class NotifierWrapper:
+    """A Notifier that forwards everything to another Notifier, `outlet`.
+
+    It has the methods of the optional Protocols, too. Those that `outlet` lacks do nothing.
+    """
+
+    def __init__(self, outlet: Notifier) -> None:
+        self.outlet = outlet
+
+    def report_change(self, what: ChangeKind) -> None:
+        self.outlet.report_change(what)
+
+    def report_update(self, uri: str) -> None:
+        self.outlet.report_update(uri)
+
+    def open_early(self) -> None:
+        if isinstance(self.outlet, SupportsEarlyOpening):
+            self.outlet.open_early()
+
+    def hold_opening(self, within_s: float, describe: Callable[[], str]) -> None:
+        if isinstance(self.outlet, SupportsHeldOpening):
+            self.outlet.hold_opening(within_s, describe)
+
+    async def opens_with_handshake(self, within_s: float) -> bool:
+        return await opens_with_handshake(self.outlet, within_s)

@@ -41,16 +41,13 @@ from concertino.backend.call_hooks import (
 from concertino.backend.interface import (
     Backend,
     Call,
-    ChangeKind,
     Context,
     Notifier,
     ServerFeatures,
-    SupportsHeldOpening,
-    opens_with_handshake,
 )
 from concertino.backend.listing import decode_page
 from concertino.backend.methods import KINDS, LIST_METHODS, ListMethod
-from concertino.backend.wrappers import BackendWrapper
+from concertino.backend.wrappers import BackendWrapper, NotifierWrapper
 from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import ResourceNotFound, RpcError, unknown_name
 from concertino.guards.deadline import Deadline, DeadlineExceeded
@@ -400,26 +397,16 @@ class _Slot:
         self.hooks: CallHooks | None = None
 
 
-class _FilteredNotifier:
+class _FilteredNotifier(NotifierWrapper):
     """A Notifier that drops updates of resources that clients may not see."""
 
     def __init__(self, visibility: Visibility, outlet: Notifier) -> None:
+        super().__init__(outlet)
         self._visibility = visibility
-        self._outlet = outlet
-
-    def report_change(self, what: ChangeKind) -> None:
-        self._outlet.report_change(what)
 
     def report_update(self, uri: str) -> None:
         if self._visibility.allows("resource", uri):
-            self._outlet.report_update(uri)
-
-    def hold_opening(self, within_s: float, describe: Callable[[], str]) -> None:
-        if isinstance(self._outlet, SupportsHeldOpening):
-            self._outlet.hold_opening(within_s, describe)
-
-    async def opens_with_handshake(self, within_s: float) -> bool:
-        return await opens_with_handshake(self._outlet, within_s)
+            self.outlet.report_update(uri)
 
 
 def _release(hooks: CallHooks) -> None:

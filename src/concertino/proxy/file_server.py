@@ -19,9 +19,8 @@ from concertino.backend.interface import (
     ChangeKind,
     Context,
     Notifier,
-    opens_with_handshake,
 )
-from concertino.backend.wrappers import BackendWrapper, pass_client_notification
+from concertino.backend.wrappers import BackendWrapper, NotifierWrapper, pass_client_notification
 from concertino.errors import ConcertinoError
 from concertino.protocol.call import ServerFeatures
 from concertino.proxy.approvals import ToolPins
@@ -111,7 +110,8 @@ class FileServer:
         server: Backend = proxy
         if self._pin is not None:
             server = self._pinned = self._pin(proxy)
-        relay = _Relay(outlet)
+        # Its outlet is replaced when the wrappers around the server are replaced.
+        relay = NotifierWrapper(outlet)
         started = _StartedServer(server, relay)
         try:
             await server.start(relay)
@@ -220,25 +220,6 @@ class FileServer:
         return self._served
 
 
-class _Relay:
-    """The Notifier of a started server, which forwards notifications to another Notifier.
-
-    outlet: the other Notifier. It is replaced when the wrappers around the server are replaced.
-    """
-
-    def __init__(self, outlet: Notifier) -> None:
-        self.outlet = outlet
-
-    def report_change(self, what: ChangeKind) -> None:
-        self.outlet.report_change(what)
-
-    def report_update(self, uri: str) -> None:
-        self.outlet.report_update(uri)
-
-    async def opens_with_handshake(self, within_s: float) -> bool:
-        return await opens_with_handshake(self.outlet, within_s)
-
-
 class _StartedServer(BackendWrapper):
     """A server that runs already, and around which wrappers such as a Guard are replaced.
 
@@ -246,7 +227,7 @@ class _StartedServer(BackendWrapper):
     start the server again; it only sets which Notifier gets the server's notifications.
     """
 
-    def __init__(self, inner: Backend, relay: _Relay) -> None:
+    def __init__(self, inner: Backend, relay: NotifierWrapper) -> None:
         super().__init__(inner)
         self._relay = relay
 

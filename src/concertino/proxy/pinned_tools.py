@@ -23,11 +23,10 @@ from concertino.backend.interface import (
     ChangeKind,
     Context,
     Notifier,
-    opens_with_handshake,
 )
 from concertino.backend.listing import decode_page, list_items
 from concertino.backend.methods import LIST_METHODS
-from concertino.backend.wrappers import BackendWrapper
+from concertino.backend.wrappers import BackendWrapper, NotifierWrapper
 from concertino.errors import INVALID_PARAMS, RpcError
 from concertino.logs.formats import escape_controls
 from concertino.logs.redact import redactor
@@ -207,20 +206,14 @@ def _to_lines(text: str) -> list[str]:
     return [escape_controls(line) for line in redactor().text(shown).splitlines()]
 
 
-class _ForgettingNotifier:
+class _ForgettingNotifier(NotifierWrapper):
     """A Notifier that makes a PinnedTools compare the tools again after each change."""
 
     def __init__(self, pinned: PinnedTools, outlet: Notifier) -> None:
+        super().__init__(outlet)
         self._pinned = pinned
-        self._outlet = outlet
 
     def report_change(self, what: ChangeKind) -> None:
         if what in ("tools", "features"):
             self._pinned.forget()
-        self._outlet.report_change(what)
-
-    def report_update(self, uri: str) -> None:
-        self._outlet.report_update(uri)
-
-    async def opens_with_handshake(self, within_s: float) -> bool:
-        return await opens_with_handshake(self._outlet, within_s)
+        self.outlet.report_change(what)
