@@ -359,9 +359,13 @@ class Stream:
         Raises Disconnected if the connection ends or a server refuses a request, and
         StreamUnavailable if the servers have no JetStream or this client may not use the stream.
         """
-        loop = asyncio.get_running_loop()
         self._consumer.is_over.clear()
         connection = self._cluster.connection
+        await self._begin_following(patient_until)
+        await self._consume(connection)
+
+    async def _begin_following(self, patient_until: float) -> None:
+        """Find or create the stream, and let the follower begin. Raises as _follow() does."""
         answer = await self._find_stream(patient_until)
         if self._is_shorter(answer):
             # A server that has just become the leader may not have applied its last messages yet.
@@ -389,7 +393,13 @@ class Stream:
         self._last_at_open = state.last_seq
         self._check_opened()
 
-        # Create a consumer that delivers the messages after the last one of the follower.
+    async def _consume(self, connection: NatsConnection) -> None:
+        """Receive the messages after the follower's last one, until the consumer must be replaced.
+
+        connection: the connection on which the stream was found.
+        Raises Disconnected if the server refuses the consumer.
+        """
+        loop = asyncio.get_running_loop()
         self._consumer.delivered, self._consumer.heard_at = 0, loop.time()
         subject = self._requests.new_subject("d.")
         sid = connection.subscribe(subject, self._on_delivery)
