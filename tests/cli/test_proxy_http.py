@@ -51,9 +51,13 @@ def proxying(state: Path, *words: str) -> Iterator[HttpService]:
         process.stderr.close()
 
 
-@pytest.mark.parametrize("era", ["modern", "legacy"])
+@pytest.mark.parametrize(
+    ("era", "options"), [("modern", []), ("legacy", []), ("legacy", ["--uvloop"])]
+)
 @on_a_loop
-async def test_a_server_of_stdin_and_stdout_behind_a_url(tmp_path: Path, era: str) -> None:
+async def test_a_server_of_stdin_and_stdout_behind_a_url(
+    tmp_path: Path, era: str, options: list[str]
+) -> None:
     program = tmp_path / "server.py"
     program.write_text(
         "from concertino import Server\n"
@@ -69,7 +73,7 @@ async def test_a_server_of_stdin_and_stdout_behind_a_url(tmp_path: Path, era: st
             calls = [client.call_tool("double", {"a": at}, into=int) for at in range(20)]
             assert await asyncio.gather(*calls) == [2 * at for at in range(20)]
 
-    with proxying(tmp_path, "--", sys.executable, str(program)) as service:
+    with proxying(tmp_path, *options, "--", sys.executable, str(program)) as service:
         await talk(service.url)
 
 
@@ -112,6 +116,7 @@ async def test_a_server_behind_a_url_on_stdin_and_stdout(tmp_path: Path) -> None
         (["--http", "8000", "--", "true"], "expected HOST:PORT"),
         (["--http", "0.0.0.0:0", "--", "true"], "other machines"),
         (["https://a.example/mcp", "--", "true"], "not both"),
+        (["--uvloop", "--", "true"], "--uvloop is for --http"),
     ],
 )
 def test_mistakes(words: list[str], text: str) -> None:

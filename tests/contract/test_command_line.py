@@ -164,6 +164,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "dev": {"--watch": VALUE, "--inspector": FLAG, "--log-format": FORMATS, "--trace": FLAG},
     "proxy": {
         "--http": VALUE,
+        "--uvloop": FLAG,
         "--watch": VALUE,
         "--name": VALUE,
         "--era": CLIENT["--era"],

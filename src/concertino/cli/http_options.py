@@ -12,17 +12,15 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import TYPE_CHECKING, Any
 
 from concertino.cli import UsageError
-from concertino.cli.options import add_repeatable
+from concertino.cli.options import add_repeatable, add_uvloop
 from concertino.errors import TargetError
-from concertino.installation import missing_extra
 
 if TYPE_CHECKING:
     from concertino.guards.call_counts import CallCounts
     from concertino.http.authorization import Authorization, TokenVerifier, VerifyToken
     from concertino.http.options import HttpOptions, SharedSessions
-    from concertino.runtime.entry import LoopFactory
 
-__all__ = ["HTTP_ONLY", "add_http_options", "read_http_options", "read_loop_factory"]
+__all__ = ["HTTP_ONLY", "add_http_options", "read_http_options"]
 
 # The credentials of this server at an introspection endpoint. They are not options, because other
 # users of a machine can see those.
@@ -88,7 +86,7 @@ def add_http_options(parser: ArgumentParser) -> None:
         type=_parse_workers,
         help="serve with N processes",
     )
-    http.add_argument("--uvloop", action="store_true", help="use the event loop of uvloop")
+    add_uvloop(http)
     add_repeatable(
         http,
         "--allow-origin",
@@ -283,20 +281,6 @@ def read_http_options(
         if not is_unix:
             _check_address(name)
     return options, addresses
-
-
-def read_loop_factory(args: Namespace) -> LoopFactory | None:
-    """Return the function that makes the event loop of --uvloop; None without this option.
-
-    Raises UsageError if uvloop is not installed.
-    """
-    if not args.uvloop:
-        return None
-    try:
-        import uvloop
-    except ImportError:
-        raise UsageError(missing_extra("--uvloop", "uvloop")) from None
-    return uvloop.new_event_loop
 
 
 def _read_sharing(args: Namespace) -> SharedSessions | None:

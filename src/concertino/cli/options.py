@@ -1,7 +1,7 @@
 """Options that several commands share.
 
-Each function adds options to a parser of argparse, so that they have the same names, types and help
-in all commands.
+Each function whose name begins with `add_` adds options to a parser of argparse, so that they have
+the same names, types and help in all commands.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser
+    from argparse import ArgumentParser, Namespace
     from argparse import _ArgumentGroup as ArgumentGroup  # pyright: ignore[reportPrivateUsage]
+
+    from concertino.runtime.entry import LoopFactory
 
     Options = ArgumentParser | ArgumentGroup
 
@@ -69,6 +71,28 @@ def add_trace(options: Options) -> None:
     options.add_argument(
         "--trace", action="store_true", default=None, help="show every message on stderr"
     )
+
+
+def add_uvloop(options: Options) -> None:
+    """Add --uvloop, which selects the event loop of commands that serve HTTP."""
+    options.add_argument("--uvloop", action="store_true", help="use the event loop of uvloop")
+
+
+def read_loop_factory(args: Namespace) -> LoopFactory | None:
+    """Return the function that makes the event loop of --uvloop; None without this option.
+
+    Raises UsageError if uvloop is not installed.
+    """
+    if not args.uvloop:
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        from concertino.cli import UsageError
+        from concertino.installation import missing_extra
+
+        raise UsageError(missing_extra("--uvloop", "uvloop")) from None
+    return uvloop.new_event_loop
 
 
 def parse_positive(text: str) -> int:

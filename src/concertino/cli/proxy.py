@@ -16,7 +16,13 @@ from msgspec.structs import replace
 from concertino.backend.interface import Backend
 from concertino.cli import CommandFailure, UsageError
 from concertino.cli.guards import add_guard_options, make_guard
-from concertino.cli.options import add_log_format, add_repeatable, add_trace
+from concertino.cli.options import (
+    add_log_format,
+    add_repeatable,
+    add_trace,
+    add_uvloop,
+    read_loop_factory,
+)
 from concertino.cli.server_options import check_program, parse_seconds, parse_server
 from concertino.cli.tools_options import add_tools_options, wrap_backend
 from concertino.client.server_parameters import ServerParameters
@@ -63,6 +69,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "serve over HTTP at http://ADDRESS/mcp, and not over stdin and stdout: HOST:PORT of this "
         "machine, :PORT, or unix:PATH; repeatable",
     )
+    add_uvloop(parser)
     parser.add_argument("--name", metavar="NAME", help="name of the server in the log")
     parser.add_argument(
         "--era",
@@ -126,6 +133,9 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     Raises UsageError and CommandFailure if the proxy cannot start.
     """
     reject_usage: Callable[[str], NoReturn] = args.parser.error
+    if args.uvloop and not args.http:
+        raise UsageError("--uvloop is for --http")
+    loop_factory = read_loop_factory(args)
     target = _parse_target(args, server)
     files = _find_watched_files(args, target)
     try:
@@ -172,6 +182,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
         limits=limits,
         log_format=args.log_format,
         trace=args.trace,
+        loop_factory=loop_factory,
     )
 
 

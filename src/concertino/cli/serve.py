@@ -15,13 +15,14 @@ from concertino.backend.interface import Backend
 from concertino.cli import UsageError
 from concertino.cli.folders import LibraryOptions, folders_from_environment
 from concertino.cli.guards import add_guard_options, make_guard
-from concertino.cli.http_options import add_http_options, read_http_options, read_loop_factory
+from concertino.cli.http_options import add_http_options, read_http_options
 from concertino.cli.options import (
     add_library_options,
     add_log_format,
     add_repeatable,
     add_trace,
     parse_positive,
+    read_loop_factory,
 )
 from concertino.cli.server_files import (
     ServerFileOptions,
