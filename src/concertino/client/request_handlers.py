@@ -15,7 +15,7 @@ from inspect import isawaitable
 from typing import Any
 
 from msgspec import DecodeError, Raw
-from msgspec.json import Decoder, encode
+from msgspec.json import decode, encode
 
 from concertino.client.elicitation_filler import fill_form
 from concertino.decode_errors import DECODE_ERRORS
@@ -49,9 +49,6 @@ Sample = Callable[[Sampling, Implementation], object]
 AnswerAny = Callable[[str, bytes], Awaitable[bytes]]
 # file:// URIs or Roots, or a function that returns them.
 Roots = Sequence[Root | str] | Callable[[], Sequence[Root | str] | Awaitable[Sequence[Root | str]]]
-
-_decode_elicitation = Decoder(Elicitation).decode
-_decode_sampling = Decoder(Sampling).decode
 
 
 class RequestHandlers:
@@ -140,9 +137,9 @@ class RequestHandlers:
             )
         try:
             if method == "elicitation/create":
-                return await self._answer_elicitation(_decode_elicitation(params), server)
+                return await self._answer_elicitation(decode(params, type=Elicitation), server)
             if method == "sampling/createMessage":
-                return await self._answer_sampling(_decode_sampling(params), server)
+                return await self._answer_sampling(decode(params, type=Sampling), server)
             return encode(ListRootsResult(await self._list_roots()))
         except DECODE_ERRORS as exc:
             raise RpcError(INVALID_PARAMS, f"Invalid params: {exc}") from None

@@ -34,9 +34,7 @@ ENDLESS_S = 10.0
 # One key and its value at the beginning of a message. The second group has the value if that is a
 # string without escapes or an integer of at most 18 digits. For any other value, the group is
 # empty, and the next match fails.
-MEMBER = re.compile(
-    rb'[\s{,]*"(jsonrpc|id|result|error|method|params)"\s*:\s*("[^"\\]*"|-?\d{1,18}|)'
-)
+MEMBER = rb'[\s{,]*"(jsonrpc|id|result|error|method|params)"\s*:\s*("[^"\\]*"|-?\d{1,18}|)'
 
 
 class SkippedLines:
@@ -141,7 +139,9 @@ def parse_head(head: bytes) -> tuple[bool, int | None]:
     """
     id: int | None = None
     position = 0
-    while (member := MEMBER.match(head, position)) is not None:
+    # The pattern is compiled here, because the start of a client would be delayed by it.
+    match = re.compile(MEMBER).match
+    while (member := match(head, position)) is not None:
         name, value = member.groups()
         if name in (b"result", b"error"):
             return True, id

@@ -52,9 +52,6 @@ __all__ = [
     "parse_target",
 ]
 
-_URL_WITHOUT_SCHEME = re.compile(r"[A-Za-z0-9.-]+:[0-9]+(/\S*)?")
-
-
 # How a client opens another HTTP session in place of one that the server has ended. It gives up
 # when two sessions in a row have ended before a response. A request 1 s later tries again.
 NEW_SESSION = Restart(first_s=0.05, tries=2, retry_s=1.0)
@@ -298,7 +295,7 @@ def _parse_address(text: str) -> TargetLocation:
         words = text.split()
         command = ["python", *words] if text.endswith(".py") and len(words) == 1 else words
         hint = f"; did you mean {command}?" if len(command) > 1 else ""
-        if _URL_WITHOUT_SCHEME.fullmatch(text):
+        if re.fullmatch(r"[A-Za-z0-9.-]+:[0-9]+(/\S*)?", text):
             hint = f"; did you mean 'http://{text}'?"
         raise ValueError(
             "expected unix:PATH, tcp:HOST:PORT or a URL, or a command as a list of words, "

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Raw, Struct
-from msgspec.json import Decoder, decode, encode
+from msgspec.json import decode, encode
 
 from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import (
@@ -69,10 +69,11 @@ QUOTED_CHARS = 200
 # The digest of an early answer, which may be used for any request with its key.
 ANY_REQUEST = ""
 
-_ANSWER_DECODERS: Mapping[str, Callable[[Raw], Any]] = {
-    "elicitation/create": Decoder(ElicitResult).decode,
-    "sampling/createMessage": Decoder(CreateMessageResult).decode,
-    "roots/list": Decoder(ListRootsResult).decode,
+# No Decoders, because making them would delay the start of programs whose clients ask nothing.
+_ANSWER_TYPES: Mapping[str, type[Struct]] = {
+    "elicitation/create": ElicitResult,
+    "sampling/createMessage": CreateMessageResult,
+    "roots/list": ListRootsResult,
 }
 
 
@@ -250,7 +251,7 @@ class Dialogue:
         key.
         """
         try:
-            sealed = _decode_sealed(content)
+            sealed = decode(content, type=_SealedDialogue)
         except DECODE_ERRORS:
             raise InvalidState(NOT_OURS) from None
         self.round = sealed.round
@@ -265,9 +266,6 @@ class Dialogue:
     def accept_early_answers(self, answers: Mapping[str, Raw]) -> None:
         """Add answers that came without a state; each is used for any request with its key."""
         self._answered = {key: (ANY_REQUEST, answer) for key, answer in answers.items()}
-
-
-_decode_sealed = Decoder(_SealedDialogue).decode
 
 
 def resume_dialogue(
@@ -347,7 +345,7 @@ def check_response(key: str, method: str, answer: Raw) -> None:
         does not define it, every JSON value is a valid answer.
     """
     try:
-        _ANSWER_DECODERS.get(method, decode)(answer)
+        decode(answer, type=_ANSWER_TYPES.get(method, Any))
     except DECODE_ERRORS as exc:
         reason = describe_decode_error(exc, QUOTED_CHARS)
         raise InvalidClientResponse(

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from msgspec import Raw, Struct
-from msgspec.json import Decoder, decode, encode
+from msgspec.json import decode, encode
 
 from concertino.backend.methods import LIST_METHODS
 from concertino.client.server_parameters import ServerParameters
@@ -65,9 +65,6 @@ class _Stored(Struct, frozen=True):
 
     identity: str
     manifest: Manifest
-
-
-_decoder = Decoder(_Stored)
 
 
 def manifest_folder(environment: Mapping[str, str] = os.environ) -> str:
@@ -135,7 +132,7 @@ class ManifestFile:
                 return None
             if len(data) > MAX_BYTES:
                 raise ValueError(f"expected at most {MAX_BYTES} bytes")
-            stored = _decoder.decode(data)
+            stored = decode(data, type=_Stored)
             if stored.identity != self._identity:
                 raise ValueError("it is about another server")
             for method, result in stored.manifest.lists.items():

@@ -25,7 +25,7 @@ __all__ = ["STARTED_BY", "Mark", "marks_of", "new_mark", "pid_namespace"]
 # programs; each of these adds its mark. The value has all marks, separated by commas, and the mark
 # of the first program in this chain comes first.
 STARTED_BY = "CONCERTINO_STARTED_BY"
-MARK = re.compile(r"([0-9a-f]{24})-(\d{1,10})-(\d{1,20})-(\d{1,20})")
+MARK = r"([0-9a-f]{24})-(\d{1,10})-(\d{1,20})-(\d{1,20})"
 
 
 class Mark(NamedTuple):
@@ -82,8 +82,8 @@ def marks_of(pid: int) -> list[Mark]:
     words = value.removeprefix(prefix).decode("ascii", "replace").split(",")
     return [
         Mark(match[1], *map(int, match.groups()[1:]))
-        for match in map(MARK.fullmatch, words)
-        if match
+        for word in words
+        if (match := re.fullmatch(MARK, word))
     ]
 
 

@@ -13,7 +13,6 @@ import select
 import sys
 from collections.abc import Iterable
 from fcntl import ioctl
-from termios import FIONREAD
 
 __all__ = ["UnreadInput", "count_unread", "read_back"]
 
@@ -64,6 +63,9 @@ def count_unread(writing: int) -> int:
     """
     count = bytearray(4)
     try:
+        # Imported here, because most servers do not end while their client runs.
+        from termios import FIONREAD
+
         ioctl(writing, FIONREAD, count)
     except OSError:
         return 0
