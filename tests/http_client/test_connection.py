@@ -21,8 +21,11 @@ from concertino.client import HttpParameters
 from concertino.client.targets import NEW_SESSION
 from concertino.errors import ProtocolError
 from concertino.http_client import event_stream
+from concertino.http_client.connection import StreamableHttpConnection
+from concertino.http_client.credentials import Refusal
 from concertino.http_client.exchange import ClientExchange
 from concertino.http_client.request_sender import RequestSender
+from concertino.http_client.server_url import parse_url
 from concertino.jsonrpc.limits import Limits
 
 SERVER = Path(__file__).parent.parent / "http" / "server_for_http.py"
@@ -522,6 +525,52 @@ async def test_the_stream_of_a_session_is_opened_when_a_busy_server_wants(
         await asyncio.wait_for(is_open_again.wait(), 20)
     # The second refusal in a row demands no pause, so the client makes one of its own.
     assert pauses == [7, 0.02, 600, 2]
+
+
+class ExpiringToken:
+    """Credentials whose token the calls renew."""
+
+    token = "old"
+
+    def header(self) -> str:
+        return f"Bearer {self.token}"
+
+    async def prepare(self) -> str:
+        return self.header()
+
+    async def on_refusal(self, refusal: Refusal) -> str:
+        self.token = "new"
+        return self.header()
+
+
+@on_a_loop
+async def test_the_stream_of_a_session_is_opened_again_with_a_renewed_token(
+    pauses: list[float],
+) -> None:
+    is_expired, has_stream = False, asyncio.Event()
+
+    async def script(request: Request) -> bytes:
+        nonlocal is_expired
+        if is_expired and request.headers.get("authorization") != "Bearer new":
+            return plain("401 Unauthorized")
+        if request.rpc == "GET":
+            if is_expired:
+                has_stream.set()
+                return plain("405 Method Not Allowed")
+            is_expired = True
+            return stream(b"id: e1\ndata:\n\n")
+        return legacy(request) or result(request, TEXT)
+
+    async with scripted(script) as (url, _):
+        connection = StreamableHttpConnection(parse_url(url), Limits(), {}, ExpiringToken())
+        async with Client(connection, era="legacy") as client:
+            async with asyncio.timeout(20):
+                while len(pauses) < 4:
+                    await asyncio.sleep(0)
+            # The stream ended, and the old token was refused several times since.
+            assert pauses[:4] == [1, 2, 4, 8]
+            assert await client.call_tool("t", into=str) == "ok"
+            await asyncio.wait_for(has_stream.wait(), 20)
 
 
 @on_a_loop

@@ -416,9 +416,11 @@ class StreamableHttpConnection:
         elif exchange.kind == "sse":
             self._end_fallback(exchange, str(failure))
         elif exchange.kind == "listen":
-            # Try again after the loss of the stream, and after a failure that may pass. Another
-            # refusal says that the server has no such stream.
-            if may_pass(failure):
+            # Try again after the loss of the stream, and after a failure that may pass: the next
+            # call may renew a token that is refused. Another refusal says that the server has no
+            # such stream.
+            is_expired = failure.status == 401 and self._sender.has_credentials
+            if is_expired or may_pass(failure):
                 self._listen_again(exchange, failure)
         elif exchange.id is None:
             _log.warning("%s was not accepted: %s", exchange.method or "a response", failure)
