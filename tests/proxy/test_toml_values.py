@@ -97,3 +97,16 @@ def test_a_mistake_has_a_place(text: str, line: int, column: int) -> None:
 def test_a_statement_of_too_many_lines_is_refused() -> None:
     with pytest.raises(InvalidText, match="at most 500 lines"):
         parse_toml("a = [\n" + "1,\n" * 600 + "]\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("a = " + "[" * 3000 + "]" * 3000, "expected fewer levels of lists and tables"),
+        ("a = " + "9" * 6000, "expected a number of fewer digits"),
+    ],
+)
+def test_what_the_parser_of_the_library_cannot_take_has_a_place(line: str, problem: str) -> None:
+    with pytest.raises(InvalidText) as caught:
+        parse_toml(f"b = 1\n{line}\nc = 2\n")
+    assert (str(caught.value), caught.value.line, caught.value.column) == (problem, 2, 1)

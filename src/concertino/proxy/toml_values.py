@@ -43,7 +43,29 @@ def parse_toml(text: str) -> FileValue:
             line, column = int(place[1]), int(place[2])
             raise InvalidText(problem[: place.start()], line, column) from None
         raise InvalidText(problem.removesuffix(AT_END), len(lines), len(lines[-1]) + 1) from None
+    except RecursionError:
+        problem = "expected fewer levels of lists and tables"
+        raise InvalidText(problem, _find_unparsable(lines), 1) from None
+    except ValueError:
+        # int() has refused the digits of a number.
+        problem = "expected a number of fewer digits"
+        raise InvalidText(problem, _find_unparsable(lines), 1) from None
     return _locate(document, (), _find_places(lines), (1, 1))
+
+
+def _find_unparsable(lines: list[str]) -> int:
+    """Return the number of the line for which tomllib raises another error than TOMLDecodeError.
+
+    Returns 1 if there is no such line, because the value spans several lines.
+    """
+    for number, line in enumerate(lines, 1):
+        try:
+            tomllib.loads(line)
+        except tomllib.TOMLDecodeError:
+            continue
+        except (RecursionError, ValueError):
+            return number
+    return 1
 
 
 def _find_places(lines: list[str]) -> Places:
