@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from process_waits import wait_for_end
+from stdio.harness import INITIALIZE
 
 from concertino.errors import ConcertinoError
 from concertino.logs.redact import REDACTED, redactor
@@ -140,6 +144,38 @@ def test_a_command_that_does_not_end_is_killed_with_its_children(
     # The grandchild holds stdout open: only the end of the whole group ends the wait.
     with pytest.raises(ConcertinoError, match=r"sh did not end within 0\.2 s"):
         read_secret(SecretReference("command", "sh -c 'sleep 1000 & wait'"), tmp_path)
+
+
+def test_a_command_that_prints_without_end_is_killed_at_the_limit(tmp_path: Path) -> None:
+    # Nobody waits for COMMAND_S, and nothing collects the output until then.
+    code = f"echo $$ > {tmp_path}/pid; exec yes"
+    with pytest.raises(ConcertinoError, match="expected at most 65536 bytes"):
+        read_secret(SecretReference("command", f"sh -c '{code}'"), tmp_path)
+    wait_for_end(int((tmp_path / "pid").read_text()))
+
+
+def test_of_what_a_command_writes_to_stderr_only_the_end_is_kept(tmp_path: Path) -> None:
+    code = "import sys; sys.stderr.write('x' * 9_000_000 + 'not signed in'); sys.exit(1)"
+    with pytest.raises(ConcertinoError, match=r"not signed in$"):
+        read_secret(python(code), tmp_path)
+
+
+def test_a_command_that_runs_ends_with_the_process_that_waits_for_it(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    os.mkfifo(pid)
+    (tmp_path / "hang").write_text(f"#!/bin/sh\necho $$ > {pid}\nsleep 1000\n")
+    (tmp_path / "hang").chmod(0o700)
+    entry = {"command": "true", "env": {"A": f"secret:command:{tmp_path}/hang"}}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"one": entry}}))
+    words = [sys.executable, "-m", "concertino", "serve", str(tmp_path / "mcp.json"), "--trust"]
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    with subprocess.Popen(words, stdin=subprocess.PIPE, env=environment) as process:
+        assert process.stdin is not None
+        # The servers are started for the first client.
+        process.stdin.write(json.dumps(INITIALIZE).encode() + b"\n")
+        process.stdin.flush()
+        command = int(pid.read_text())
+    wait_for_end(command)
 
 
 @pytest.fixture

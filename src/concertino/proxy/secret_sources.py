@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import logging
 import os
+import selectors
 import shlex
 import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +28,7 @@ from msgspec import Struct
 
 from concertino.errors import ConcertinoError
 from concertino.logs.redact import learn_secrets, redactor
+from concertino.transports.process_groups import add_process_group, remove_process_group
 from concertino.user_files import user_folder
 
 __all__ = ["SECRET", "SecretReference", "parse_secret", "read_secret"]
@@ -169,17 +172,25 @@ def _run(
         )
     except OSError as exc:
         raise ConcertinoError(f"{label}: {command[0]}: {exc.strerror}") from None
+    until = time.monotonic() + COMMAND_S
+    # If this process ends before the command, the command is killed, too.
+    add_process_group(process.pid)
     with process:
         try:
-            out, err = process.communicate(timeout=COMMAND_S)
+            try:
+                out, err = _read_output(process, until)
+            finally:
+                # Before the command is waited for, as remove_process_group() requires.
+                remove_process_group(process.pid)
+            if len(out) > MAX_BYTES:
+                _kill(process)
+            process.wait(max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+            _kill(process)
             raise ConcertinoError(
                 f"{label}: {command[0]} did not end within {COMMAND_S:g} s"
             ) from None
-    if process.returncode != 0:
+    if process.returncode != 0 and len(out) <= MAX_BYTES:
         # The end of stderr says most about the failure. Known secrets in it are hidden.
         reason = redactor().text(err.decode("utf-8", "replace").strip()[-200:])
         raise ConcertinoError(
@@ -187,6 +198,37 @@ def _run(
             f"{f': {reason}' if reason else ''}"
         )
     return _decode(out, label)
+
+
+def _read_output(process: subprocess.Popen[bytes], until: float) -> tuple[bytes, bytes]:
+    """Return the stdout and the end of the stderr of a command, when both are closed.
+
+    Returns early when stdout exceeds MAX_BYTES. At most MAX_BYTES of stderr are kept.
+    until: the time limit, by time.monotonic(). Raises TimeoutExpired after it.
+    """
+    assert process.stdout is not None
+    assert process.stderr is not None
+    out, err = bytearray(), bytearray()
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ, out)
+        selector.register(process.stderr, selectors.EVENT_READ, err)
+        while selector.get_map() and len(out) <= MAX_BYTES:
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                raise subprocess.TimeoutExpired(process.args, COMMAND_S)
+            for key, _ in selector.select(left_s):
+                data = os.read(key.fd, MAX_BYTES)
+                key.data.extend(data)
+                if not data:
+                    selector.unregister(key.fileobj)
+            del err[:-MAX_BYTES]
+    return bytes(out), bytes(err)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a command, and all that it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _decode(data: bytes, label: str) -> str:
