@@ -26,6 +26,7 @@ __all__ = [
     "default_endpoints",
     "discover_issuer",
     "discover_resource",
+    "issuer_metadata_urls",
     "own_resource",
 ]
 
@@ -197,8 +198,12 @@ async def discover_issuer(fetcher: Fetcher, issuer: str) -> IssuerMetadata:
     AuthorizationError if the metadata names another issuer, and OSError if the server cannot be
     reached.
     """
+    try:
+        parse_url(issuer)
+    except ValueError as exc:
+        raise AuthorizationError(f"authorization_servers: {exc}") from None
     refusal = ""
-    places = _issuer_places(issuer)
+    places = issuer_metadata_urls(issuer)
     for place in places:
         response = await fetcher.get(place)
         if response.status == 200:
@@ -220,12 +225,8 @@ async def discover_issuer(fetcher: Fetcher, issuer: str) -> IssuerMetadata:
     )
 
 
-def _issuer_places(issuer: str) -> list[str]:
-    """Return the URLs at which an authorization server may publish its metadata, in order."""
-    try:
-        parse_url(issuer)
-    except ValueError as exc:
-        raise AuthorizationError(f"authorization_servers: {exc}") from None
+def issuer_metadata_urls(issuer: str) -> list[str]:
+    """Return the URLs at which an authorization server may publish its metadata, in MCP's order."""
     parts = urlsplit(issuer)
     origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
     places = [f"{origin}{ISSUER_PATH}{path}", f"{origin}{OPENID_PATH}{path}"]

@@ -13,11 +13,11 @@ import asyncio
 import warnings
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.json import Decoder
 
+from concertino.authorization.metadata import issuer_metadata_urls
 from concertino.http.authorization import InvalidToken, VerifierUnavailable
 from concertino.installation import missing_extra
 from concertino.verifiers.fetching import IssuerClient
@@ -167,7 +167,7 @@ class IssuerKeys:
 
     async def _discover(self) -> str:
         """Return the URL of the keys, from the issuer's metadata. Raises VerifierUnavailable."""
-        for url in _metadata_urls(self._issuer):
+        for url in issuer_metadata_urls(self._issuer):
             metadata = await self._client.get(url, _decode_metadata, is_trusted=True)
             if metadata is None:
                 continue
@@ -182,15 +182,6 @@ class IssuerKeys:
 
 _decode_keys = Decoder(_KeySet)
 _decode_metadata = Decoder(_Metadata)
-
-
-def _metadata_urls(issuer: str) -> list[str]:
-    """Return the URLs at which an issuer may publish its metadata, in MCP's order."""
-    parts = urlsplit(issuer)
-    origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
-    oauth, openid = "/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"
-    urls = [f"{origin}{oauth}{path}", f"{origin}{openid}{path}"]
-    return [*urls, f"{origin}{path}{openid}"] if path else urls
 
 
 def _import_key(members: dict[str, Any]) -> PublicKey | None:
