@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from concertino.cli.options import add_certs_dir
 from concertino.cli.serving import reject_extra_args
 
 if TYPE_CHECKING:
@@ -65,11 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: all with less than 30 days left)",
     )
     for verb in (init, issue, show, renew):
-        verb.add_argument(
-            "--certs-dir",
-            metavar="DIR",
-            help="folder of the certificates (default ~/.orchestra/certs)",
-        )
+        add_certs_dir(verb)
     for verb in (init, issue, renew):
         verb.add_argument(
             "--days",

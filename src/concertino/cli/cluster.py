@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from concertino.cli.options import add_certs_dir
 from concertino.cli.serving import reject_extra_args
 from concertino.errors import ConcertinoError
 
@@ -41,13 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         formatter_class=formatter,
     )
     up.add_argument(
-        "names",
-        metavar="PLUGIN",
-        nargs="+",
-        help="the plugins that may connect: ids, or a plugins.yaml; and `front-end`, for HTTP "
-        "front ends that share sessions",
-    )
-    up.add_argument(
         "--port", metavar="N", type=int, default=PORT, help=f"port on 127.0.0.1 (default {PORT})"
     )
     up.add_argument(
@@ -55,23 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of streams and buckets (default ~/.orchestra/nats)",
     )
-    up.add_argument(
-        "--certs-dir",
-        metavar="DIR",
-        help="folder of the certificates (default ~/.orchestra/certs)",
-    )
 
     permissions = verbs.add_parser(
         "permissions",
         help="print the `authorization` block of a NATS server for a hub and its plugins",
         formatter_class=formatter,
-    )
-    permissions.add_argument(
-        "names",
-        metavar="PLUGIN",
-        nargs="+",
-        help="the plugins: ids, or a plugins.yaml; and `front-end`, for HTTP front ends that share "
-        "sessions",
     )
     permissions.add_argument(
         "--nkey",
@@ -87,13 +69,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "buckets",
         help="create the buckets of plugins that store documents in the cluster, or of front ends",
         formatter_class=formatter,
-    )
-    buckets.add_argument(
-        "names",
-        metavar="PLUGIN",
-        nargs="+",
-        help="the plugins: ids, or a plugins.yaml; and `front-end`, for HTTP front ends that share "
-        "sessions",
     )
     buckets.add_argument(
         "--replicas",
@@ -116,10 +91,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             required=True,
             help="the NATS servers: tls://HOST,HOST,..., with the certificate of the hub",
         )
+    for verb in (up, buckets, events):
+        add_certs_dir(verb)
+    for verb in (up, permissions, buckets):
         verb.add_argument(
-            "--certs-dir",
-            metavar="DIR",
-            help="folder of the certificates (default ~/.orchestra/certs)",
+            "names",
+            metavar="PLUGIN",
+            nargs="+",
+            help="the plugins: ids, or a plugins.yaml; and `front-end`, for HTTP front ends that "
+            "share sessions",
         )
 
 

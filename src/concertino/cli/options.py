@@ -107,3 +107,12 @@ def parse_positive(text: str) -> int:
 
         raise ArgumentTypeError(f"expected a positive number, got {text}")
     return number
+
+
+def add_certs_dir(options: Options) -> None:
+    """Add --certs-dir, which names the folder of the certificates of hubs and plugins."""
+    options.add_argument(
+        "--certs-dir",
+        metavar="DIR",
+        help="folder of the certificates (default ~/.orchestra/certs)",
+    )
