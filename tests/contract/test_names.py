@@ -597,14 +597,26 @@ LIMITS = [
 SERVER = [sys.executable, "-c", "from concertino import Server\nServer('plain').run()\n"]
 
 
-@pytest.mark.parametrize("name", LIMITS)
-def test_the_variable_of_a_limit_is_read(name: str) -> None:
-    """Look for the refusal of a bad value, which ends the server at once."""
-    ended = run(SERVER, env={name: "none"})
-    [(level, component, text)] = log_entries(ended.err)
-    assert (level, component) == ("ERROR", "plain")
-    assert text.startswith(f"{name}: expected a positive ")
-    assert ended.code == 2
+SERVE_WITH_EACH = """
+import os, sys
+from concertino import Server
+for name in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        os.environ[name] = "none"
+        Server("plain").run()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+"""
+
+
+def test_the_variable_of_each_limit_is_read() -> None:
+    """Look for the refusals of bad values, each of which ends a server at once."""
+    ended = run([sys.executable, "-c", SERVE_WITH_EACH, *LIMITS])
+    entries = log_entries(ended.err)
+    assert {entry[:2] for entry in entries} == {("ERROR", "plain")}
+    texts = [text.partition(": expected a positive ")[0] for _, _, text in entries]
+    assert texts == LIMITS
+    assert ended.code == 0
 
 
 def test_there_is_one_variable_for_each_limit() -> None:

@@ -43,15 +43,15 @@ from concertino.types.results import CallToolResult
 
 ROOT = Path(__file__).parents[2]
 MUTATIONS = {
-    "framing": 8000,
-    "messages": 30000,
-    "session": 4000,
-    "arguments": 20000,
-    "results": 20000,
-    "docstrings": 6000,
-    "frames": 8000,
-    "bridge": 2000,
-    "http_requests": 20000,
+    "framing": 4000,
+    "messages": 15000,
+    "session": 2000,
+    "arguments": 10000,
+    "results": 10000,
+    "docstrings": 3000,
+    "frames": 4000,
+    "bridge": 1000,
+    "http_requests": 10000,
 }
 
 

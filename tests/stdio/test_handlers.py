@@ -344,28 +344,26 @@ def test_a_handler_that_swallows_its_cancel_is_not_answered() -> None:
 
 
 @pytest.mark.requirement("CA-7")
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"requestId": 99},
-        {"requestId": "1"},
-        {"requestId": 1.0},
-        {"requestId": True},
-        {"requestId": None},
-        {"requestId": [1]},
-        {"requestId": {"id": 1}},
-        {},
-        {"requestId": 1, "reason": 5},
-        {"requestId": 0},
-        {"reason": "x"},
-    ],
-)
-def test_a_cancel_of_something_else_is_ignored(params: dict[str, Any]) -> None:
+def test_a_cancel_of_something_else_is_ignored() -> None:
     with Process() as process:
         process.initialize()
         process.send(call(1, "wait_at", {"name": "x"}))
         at(process, "x")
-        process.send(notification("notifications/cancelled", params))
+        params: dict[str, Any]
+        for params in (
+            {"requestId": 99},
+            {"requestId": "1"},
+            {"requestId": 1.0},
+            {"requestId": True},
+            {"requestId": None},
+            {"requestId": [1]},
+            {"requestId": {"id": 1}},
+            {},
+            {"requestId": 1, "reason": 5},
+            {"requestId": 0},
+            {"reason": "x"},
+        ):
+            process.send(notification("notifications/cancelled", params))
         process.send(call(2, "open_gate", {"name": "x"}))
         assert text_of(process.answer(1)) == "x"
         process.ask(request(3, "ping"))
