@@ -233,3 +233,27 @@ async def test_a_relayed_call_that_became_a_stream_is_cancelled_in_the_plugin(
             while not (folder / "tools_drip.py.closed").exists():
                 await asyncio.sleep(0.01)
         await link.close()
+
+
+TRACED = """
+from concertino import Context, Plugin
+plugin = Plugin("tools.traced")
+@plugin.tool
+async def trace(context: Context) -> str:
+    return context.meta.get("traceparent", "none")
+plugin.run()
+"""
+
+
+@on_a_loop
+async def test_the_trace_context_of_a_call_reaches_the_plugin_also_as_a_stream(
+    folder: Path,
+) -> None:
+    path = write_plugins_file(folder, sdk(folder, "tools.traced", TRACED))
+    trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    async with Client(EmbeddedHub(read_plugins(path))) as client:
+        for progress in (None, lambda *_: None):
+            result = await client.call_tool("trace", meta=trace, progress=progress)
+            assert result.text == trace["traceparent"]
+            result = await client.call_tool("trace", meta={"traceparent": 5}, progress=progress)
+            assert result.text == "none"

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,7 +19,16 @@ from typing import Any, cast
 import pytest
 from http_service import serving
 from loops import on_a_loop
-from orchestra.hubs import SOMEBODY, SOURCES, call_tool, running, until, write_plugins_file
+from orchestra.hubs import (
+    SOMEBODY,
+    SOURCES,
+    call_tool,
+    running,
+    sdk,
+    until,
+    until_tools,
+    write_plugins_file,
+)
 from process_waits import wait_for_end
 
 from concertino import Client, RpcError, ToolError
@@ -526,3 +536,36 @@ async def test_a_hub_offers_another_hub_s_tools_through_a_bridge(
             assert document.content == b"the first memo"
             refused = (await call_tool(hub, "refuse")).tool_call
             assert "not today" in refused.error_message
+
+
+FAR = """
+import os
+from concertino import Plugin
+plugin = Plugin("tools.far")
+@plugin.tool(name=os.environ["WORD"])
+async def word() -> str:
+    return os.environ["WORD"]
+plugin.run()
+"""
+
+
+@on_a_loop
+async def test_another_hub_that_restarts_is_used_again_with_its_new_tools(folder: Path) -> None:
+    far = folder / "far"
+    far.mkdir(mode=0o700)
+
+    def write(word: str) -> Path:
+        plugin = sdk(far, "tools.far", FAR, env={"WORD": word})
+        return write_plugins_file(far, plugin, listen_addr=f"unix:{far}/hub")
+
+    near = {"id": "hub.far", "hub": f"unix:{far}/hub", "enabled": True}
+    near["env"] = {"PYTHONPATH": SOURCES}
+    async with AsyncExitStack() as stack:
+        async with running(write("one"), is_private=False):
+            hub = await stack.enter_async_context(running(write_plugins_file(folder, near)))
+            assert result_of(await call_tool(hub, "one")) == {"text": "one"}
+        down = (await call_tool(hub, "one")).tool_call
+        assert f"unix:{far}/hub" in down.error_message
+        async with running(write("two"), is_private=False):
+            await until_tools(hub, ["two"])
+            assert result_of(await call_tool(hub, "two")) == {"text": "two"}

@@ -20,6 +20,7 @@ from orchestra.hubs import SOURCES, call_tool, running, sdk, write_plugins_file
 from process_waits import wait_for_end
 
 from concertino import Client
+from concertino.orchestra.bridge import Bridge
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.embedded_hub import EmbeddedHub
 from concertino.orchestra.hub import Hub
@@ -31,6 +32,7 @@ from concertino.orchestra.plugins_file import read_plugins
 from concertino.orchestra.plugins_reload import PluginsReload
 from concertino.orchestra.structs import pack, unpack
 from concertino.proxy.approvals import ApprovalStore
+from concertino.types.results import CallToolResult
 
 # NAME is the tool, WORD what it says; `slow` waits for a file.
 CODE = """
@@ -136,6 +138,52 @@ async def test_only_what_has_changed_starts_or_ends_and_calls_under_way_finish(
         assert await asyncio.gather(*waiting) == ["one", "one"]
         for id in ("tools.changes", "tools.goes"):
             await asyncio.to_thread(wait_for_end, before[id])
+
+
+STREAM = """
+import asyncio, os, pathlib
+from concertino import Plugin
+plugin = Plugin("tools.stream")
+@plugin.tool
+async def stream(path: str):
+    yield os.environ["WORD"]
+    while not pathlib.Path(path).exists():
+        await asyncio.sleep(0.01)
+    yield os.environ["WORD"]
+plugin.run()
+"""
+
+
+@on_a_loop
+async def test_a_stream_under_way_ends_in_the_process_in_which_it_has_begun(folder: Path) -> None:
+    def write(word: str) -> Path:
+        entry = sdk(folder, "tools.stream", STREAM, env={"WORD": word})
+        return write_plugins_file(folder, entry, listen_addr=f"unix:{folder}/hub")
+
+    async with (
+        following(write("one"), is_private=False) as (hub, reload),
+        Client(Bridge(f"unix:{folder}/hub")) as client,
+    ):
+        before = hub.plugins["tools.stream"].pid
+
+        async def begin() -> asyncio.Task[CallToolResult]:
+            has_begun = asyncio.Event()
+            call = client.call_tool(
+                "stream", {"path": str(folder / "go")}, progress=lambda *_: has_begun.set()
+            )
+            task = asyncio.ensure_future(call)
+            await has_begun.wait()
+            return task
+
+        first, cancelled = await begin(), await begin()
+        write("two")
+        await reload.reload()
+        second = await begin()
+        cancelled.cancel()
+        (folder / "go").touch()
+        assert (await first).text == "oneone"
+        assert (await second).text == "twotwo"
+        await asyncio.to_thread(wait_for_end, before)
 
 
 @on_a_loop
