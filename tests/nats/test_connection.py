@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
+import socket
 import ssl
 from pathlib import Path
 
@@ -12,8 +14,9 @@ from loops import on_a_loop
 from orchestra.nats_servers import NatsServerProcess
 from tls_certificates import write_certificate
 
+from concertino.errors import Disconnected
 from concertino.nats.connection import open_connection
-from concertino.nats.servers import NatsOptions, NatsServer
+from concertino.nats.servers import NatsOptions, NatsServer, parse_servers
 
 
 @pytest.mark.parametrize("has_tls", [False, True])
@@ -61,3 +64,13 @@ async def test_a_connection_is_closed_while_its_server_reads_the_remaining_outpu
         await closing
     finally:
         server.stop()
+
+
+@on_a_loop
+async def test_a_port_at_which_nobody_listens_refuses_the_connection() -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        address = f"nats://127.0.0.1:{reserved.getsockname()[1]}"
+        [server] = parse_servers(address)
+        with pytest.raises(Disconnected, match=re.escape(f"{address}: Connection refused")):
+            await open_connection(server, NatsOptions("test"))

@@ -8,7 +8,6 @@ so it uses no HTTP proxy of the environment.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,6 +20,7 @@ from concertino.http_client.addresses import AddressPolicy
 from concertino.http_client.pool import HANDSHAKE_LOST, make_tls_context
 from concertino.http_client.pooled_connection import PooledConnection, ResponseHead
 from concertino.http_client.server_url import ServerUrl, parse_url
+from concertino.transports.listeners import errno_message
 
 if TYPE_CHECKING:
     import ssl
@@ -143,7 +143,9 @@ class SingleRequests:
                 failure = exc
             else:
                 return connection
-        raise OSError(f"{url.text}: {_describe(failure)}") from None
+        # asyncio's error for a connection that ends during the TLS handshake has no text.
+        reason = errno_message(failure) or HANDSHAKE_LOST
+        raise OSError(f"{url.text}: {reason}") from None
 
 
 class _Collector:
@@ -207,16 +209,6 @@ def without_query(url: str) -> str:
     The query may contain secrets.
     """
     return url.partition("?")[0][:200]
-
-
-def _describe(exc: OSError) -> str:
-    """Return why a connection failed. asyncio's text, "Connect call failed", does not say it.
-
-    asyncio's error for a connection that ends during the TLS handshake has no text.
-    """
-    if (exc.strerror or "").startswith("Connect call failed"):
-        return os.strerror(exc.errno or 0)
-    return exc.strerror or str(exc) or HANDSHAKE_LOST
 
 
 def _do_nothing(_: object) -> None:

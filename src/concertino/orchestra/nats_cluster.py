@@ -16,6 +16,7 @@ import ssl
 from collections.abc import Sequence
 
 from concertino.nats.cluster import NatsCluster
+from concertino.nats.connection import NotAuthorized
 from concertino.nats.credentials import credentials_from_environment
 from concertino.nats.servers import (
     NatsOptions,
@@ -57,7 +58,13 @@ async def open_cluster(address: str, name: str, certificates: Certificates | Non
     """
     servers = parse_servers(address)
     cluster = NatsCluster(servers, nats_options(servers, name, certificates))
-    await cluster.open()
+    try:
+        await cluster.open()
+    except NotAuthorized as exc:
+        raise NotAuthorized(
+            f"{exc}; the servers accept the plugins that `concertino cluster up` or `permissions` "
+            f"names: is {name} among them?"
+        ) from None
     return cluster
 
 

@@ -414,4 +414,7 @@ def errno_message(exc: Exception) -> str:
     """
     if not isinstance(exc, OSError) or not exc.strerror:
         return str(exc)
+    # asyncio's text does not say why a connection has failed.
+    if exc.errno and exc.strerror.startswith("Connect call failed"):
+        return os.strerror(exc.errno)
     return exc.strerror if exc.filename is None else f"{exc.filename}: {exc.strerror}"
