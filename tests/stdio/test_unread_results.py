@@ -218,6 +218,71 @@ def test_a_slow_reader_gets_results_that_wait_for_room(folder: Path) -> None:
         assert all("result" in answer for answer in answers)
 
 
+@pytest.mark.parametrize("tool", ["big", "quick"])
+def test_however_slowly_a_client_reads_it_gets_all_results(folder: Path, tool: str) -> None:
+    """As 200 results of 1 MB at 1 MB/s, with a budget of 64 MiB.
+
+    The budget and the results are 16 times as small. After each 8 kB, the server answers the ping
+    of another client, so it has always done what it can before the next bytes are read.
+    """
+    with Unread(folder, MAX_UNREAD_BYTES=str(4 * MIB), DRAIN_S="20") as unread:
+        client = unread.client()
+        client.send(*(call(id, tool, {"size": 64_000}) for id in range(200)))
+        begun: list[int] = []
+        ids: list[object] = []
+        data = b""
+        while len(ids) < 200:
+            data += client.sock.recv(8000)
+            unread.good.ping()
+            *lines, data = data.split(b"\n")
+            for line in lines:
+                answer = json.loads(line)
+                assert len(answer["result"]["content"][0]["text"]) == 64_000
+                ids.append(answer["id"])
+                begun.append(int(unread.good.call("count")))
+        assert sorted(ids) == list(range(200))
+        # Calls start while the client reads, and not all at the beginning.
+        if tool == "big":
+            assert begun[20] < 120
+        assert unread.growth() < 4 * MIB + MARGIN
+
+
+@pytest.mark.parametrize("tool", ["big", "quick"])
+def test_large_results_of_a_tool_that_has_returned_64_small_ones_stay_within_the_budget(
+    folder: Path, tool: str
+) -> None:
+    with Unread(folder, DRAIN_S="0.3") as unread:
+        client = unread.client()
+        client.send(*(call(f"small {id}", tool, {"size": 1}) for id in range(64)))
+        for _ in range(64):
+            assert client.read()["result"]["content"][0]["text"] == "x"
+        client.send(*(call(id, tool, {"size": 5 * 10**6}) for id in range(64)))
+        unread.wait_for_growth(40 * MIB)
+        assert unread.growth() < 64 * MIB + MARGIN
+        answers = [client.read() for _ in range(64)]
+        assert sorted(answer["id"] for answer in answers) == list(range(64))
+        results = [answer["result"] for answer in answers if "result" in answer]
+        assert len(results) >= 8
+        assert all(len(result["content"][0]["text"]) == 5 * 10**6 for result in results)
+        errors = [answer["error"]["code"] for answer in answers if "error" in answer]
+        assert set(errors) <= {-32603}
+        assert unread.growth() < 64 * MIB + MARGIN
+
+
+def test_a_result_above_the_budget_of_the_process_comes_if_it_is_the_only_one(
+    folder: Path,
+) -> None:
+    limit = str(MIB)
+    with Unread(folder, MAX_UNREAD_BYTES=limit, MAX_UNREAD_BYTES_TOTAL=limit) as unread:
+        client = unread.client()
+        for _ in range(3):
+            client.send(call("large", "big", {"size": 9 * 10**6}))
+            before = unread.begun_at_rest()
+            assert len(client.read()["result"]["content"][0]["text"]) == 9 * 10**6
+        assert before == 3
+        assert unread.growth() < MIB + MARGIN
+
+
 def test_twenty_clients_that_do_not_read_stay_within_the_budget_of_the_process(
     folder: Path,
 ) -> None:

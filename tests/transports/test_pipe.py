@@ -186,6 +186,48 @@ async def test_what_a_slow_reader_has_read_of_a_large_frame_is_freed(first: byte
 
 
 @on_a_loop
+@pytest.mark.parametrize(
+    "sizes",
+    [[10 * 2**20], [5, 10 * 2**20], [5000] * 2000, [900_000] * 12, [32_000, 40_000] * 100],
+    ids=["one", "small before", "many small", "many large", "mixed"],
+)
+async def test_one_write_has_one_mib_at_most(
+    sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the reader is slow, or the system could take everything at once."""
+    real_write, real_writev = os.write, os.writev
+    written: list[int] = []
+
+    def write(descriptor: int, data: Any) -> int:
+        written.append(len(data))
+        return real_write(descriptor, data)
+
+    def writev(descriptor: int, parts: Sequence[bytes]) -> int:
+        written.append(sum(map(len, parts)))
+        return real_writev(descriptor, parts)
+
+    monkeypatch.setattr(pipe_module.os, "write", write)
+    monkeypatch.setattr(pipe_module.os, "writev", writev)
+    ends = Ends()
+    frames = [random.Random(size).randbytes(size).replace(b"\n", b" ") for size in sizes]
+    for frame in frames:
+        ends.pipe.write(frame, None)
+    ends.pipe.flush()
+    left = sum(sizes) + len(sizes)
+    received = sha256()
+    async with asyncio.timeout(20):
+        while left:
+            data = ends.read()
+            left -= len(data)
+            received.update(data)
+            await asyncio.sleep(0)
+    assert received.digest() == sha256(b"".join(frame + b"\n" for frame in frames)).digest()
+    assert max(written) <= 2**20 + 1
+    monkeypatch.undo()
+    await ends.close()
+
+
+@on_a_loop
 async def test_frames_leave_in_one_write_with_a_newline_each() -> None:
     ends = Ends()
     for frame in FRAMES:
