@@ -1,19 +1,24 @@
 """Measure servers whose clients do not read: memory, dropped results, and what others notice.
 
     python soak/unread_results.py [--sizes 1,5,10] [--tools async,def,...] [--clients one,http,...]
-        [--values text|rows]
+        [--values text|rows|page] [--strict]
+    python soak/unread_results.py --read 1 [--sizes 1] [--tools ...] [--values ...]
 
 Each line is a server process of its own, all of whose calls return results of one size that nobody
 reads. "Growth" is the peak of the resident memory (VmHWM) above the server at rest. Its bound is
 the limit of unread results, 64 MiB for one client and 256 MiB for all, and 64 MiB. Meanwhile
 another client sends requests. "Longest" is the CPU time of the longest iteration of the event loop,
 and "own" what the tool itself took of it: the time in which an `async` tool makes its results, and
-in which the system takes back the memory of those that are dropped, is not the server's. With
-`--values rows` the tools return a list of dicts, which becomes structured
-content and its text, so the message is more than twice as large as the JSON; 5 MB and more exceed
-the limit of a message. "Ping" is the most CPU time of the loop's thread from a request to its
-answer. A row that is over a bound, or whose longest iteration without the tool's own time is over
-50 ms, is marked with an exclamation mark; with --strict the exit code is 1 then.
+in which the system takes back the memory of those that are dropped, is not the server's. "Ping" is
+the most CPU time of the loop's thread from a request to its answer. A row is marked with an
+exclamation mark if memory is over its bound, or if the longest iteration or ping without the tool's
+own time is over 50 ms; with --strict the exit code is 1 then.
+
+With `--values rows` the tools return a list of dicts, with `--values page` a dataclass with a list
+of small dataclasses. Both become structured content and its text, so the message is more than twice
+as large as the JSON; 5 MB and more exceed the limit of a message.
+
+With `--read 1` one client makes 200 calls at once, and reads 1 MB/s. It must get all results.
 
 Tools:
 async       awaits 10 ms, then makes its result
@@ -50,9 +55,10 @@ ROW_S = 120.0
 ANSWER_S = 60.0
 SOURCE = '''
 import asyncio
-import threading
+import functools
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 from concertino import Server
@@ -92,6 +98,24 @@ def make_rows(size: int) -> list[dict[str, Any]]:
     return [{"number": number, "text": TEXT} for number in range(size // 1000)]
 
 
+@dataclass
+class Row:
+    number: int
+    text: str | None = None
+
+
+@dataclass
+class Page:
+    rows: list[Row]
+
+
+@functools.cache
+def make_page(size: int) -> Page:
+    # All calls return the same page: its objects take more memory than its JSON, and their memory
+    # is the tool's. Each has 41 bytes of JSON, if the number has 5 digits.
+    return Page([Row(number, "twelve chars") for number in range(size // 41)])
+
+
 @server.tool(name="async")
 async def wait_async(size: int, wait_s: float) -> RESULT:
     global begun, ended, ended_async, own_s, free_s, measured_size
@@ -127,14 +151,20 @@ def wait_in_thread(size: int, wait_s: float) -> RESULT:
 
 
 @server.tool
-async def counts(reset: bool = False) -> dict[str, float]:
+async def counts(reset: bool = False, size: int = 0) -> dict[str, float]:
     global longest
     if reset:
         longest = 0.0, 0.0
+        # The memory of the page itself is the tool's.
+        make_page(size)
     return {"begun": begun, "ended": ended, "longest_s": longest[0], "own_s": longest[1]}
 '''
 # The kind of value that tools return -> their annotation, and the function that makes the value.
-VALUES = {"text": ("str", "make_text"), "rows": ("list[dict[str, Any]]", "make_rows")}
+VALUES = {
+    "text": ("str", "make_text"),
+    "rows": ("list[dict[str, Any]]", "make_rows"),
+    "page": ("Page", "make_page"),
+}
 # The name of a row's tool -> the tool that is called, and the seconds for which it waits.
 TOOLS = {
     "async": ("async", 0.01),
@@ -151,6 +181,9 @@ META: dict[str, object] = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientCapabilities": {},
 }
+# The calls of the client that reads slowly, and how many bytes it reads at a time.
+READER_CALLS = 200
+READER_BYTES = 64 * 1024
 
 
 class Row(NamedTuple):
@@ -163,6 +196,10 @@ class Row(NamedTuple):
     longest_s: float
     own_s: float
     ping_s: float
+
+    def is_over(self) -> bool:
+        longest_s = max(self.longest_s, self.ping_s) - self.own_s
+        return self.growth_bytes > self.bound_bytes or longest_s > MAX_LOOP_S
 
 
 class Wire:
@@ -287,7 +324,7 @@ def measure(tool: str, clients: str, size: int, values: str) -> Row:
             stack.callback(wire.sock.close)
             wire.send({"id": 0, "method": "server/discover"})
             wire.read()
-        other.send(make_call("counts", "counts", reset=True))
+        other.send(make_call("counts", "counts", reset=True, size=size if values == "page" else 0))
         other.read()
         small = [make_call(f"small {n}", called, size=1, wait_s=0.01) for n in range(small_calls)]
         wires[0].send(*small)
@@ -327,6 +364,44 @@ def measure(tool: str, clients: str, size: int, values: str) -> Row:
         )
 
 
+def read_slowly(tool: str, size: int, values: str, rate: float) -> bool:
+    """Let one client read at a rate of `rate` MB/s; return whether it got all results.
+
+    size: the size of each result, or of its JSON, in bytes.
+    """
+    called, wait_s = TOOLS[tool]
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        server = Server(Path(folder), False, values)
+        stack.callback(server.close)
+        wire = Wire(server.address)
+        stack.callback(wire.sock.close)
+        at_rest = server.memory("VmRSS")
+        ids = range(1, READER_CALLS + 1)
+        wire.send(*(make_call(id, called, size=size, wait_s=wait_s) for id in ids))
+        began, received, results, answers = time.monotonic(), 0, 0, 0
+        data = bytearray()
+        while answers < READER_CALLS:
+            time.sleep(max(0.0, began + received / (rate * 10**6) - time.monotonic()))
+            part = wire.sock.recv(READER_BYTES)
+            assert part, "the server closed the connection"
+            received += len(part)
+            data += part
+            if b"\n" in part:
+                *lines, data = data.split(b"\n")
+                answers += len(lines)
+                results += sum("result" in json.loads(line) for line in lines)
+        growth = server.memory("VmHWM") - at_rest
+        is_over = results < READER_CALLS or growth > 128 * MIB
+        print(
+            f"{tool:14} {size / 10**6:>3g} MB: {results} of {READER_CALLS} results, "
+            f"{server.dropped()} dropped, {received / 10**6:.0f} MB in "
+            f"{time.monotonic() - began:.0f} s, growth {growth / MIB:.0f} MiB"
+            f"{' !' if is_over else ''}",
+            flush=True,
+        )
+        return not is_over
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -346,9 +421,17 @@ def main() -> int:
     parser.add_argument("--tools", default=",".join(names))
     parser.add_argument("--clients", default=",".join(CLIENTS))
     parser.add_argument("--values", choices=VALUES, default="text")
+    parser.add_argument("--read", type=float, metavar="MB/S", help="read as slowly as this")
     parser.add_argument("--strict", action="store_true")
     args = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}")
+    if args.read:
+        rows = [
+            read_slowly(tool, int(float(size) * 10**6), args.values, args.read)
+            for tool in args.tools.split(",")
+            for size in args.sizes.split(",")
+        ]
+        return int(args.strict and not all(rows))
     print(
         "clients  tool            MB  growth  bound  begun dropped  longest      own     ping",
         flush=True,
@@ -358,13 +441,12 @@ def main() -> int:
         for tool in args.tools.split(","):
             for size in args.sizes.split(","):
                 row = measure(tool, clients, int(float(size) * 10**6), args.values)
-                over = row.growth_bytes > row.bound_bytes or row.longest_s - row.own_s > MAX_LOOP_S
-                is_over = is_over or over
+                is_over = is_over or row.is_over()
                 print(
                     f"{clients:8} {tool:14} {size:>3} {row.growth_bytes / MIB:+7.0f} "
                     f"{row.bound_bytes / MIB:6.0f} {row.begun:6} {row.dropped:7} "
                     f"{row.longest_s * 1e3:6.0f} ms {row.own_s * 1e3:5.0f} ms "
-                    f"{row.ping_s * 1e3:5.0f} ms{' !' if over else ''}",
+                    f"{row.ping_s * 1e3:5.0f} ms{' !' if row.is_over() else ''}",
                     flush=True,
                 )
     return int(is_over and args.strict)

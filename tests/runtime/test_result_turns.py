@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, NotRequired, TypedDict
 
@@ -15,7 +17,7 @@ from loops import on_a_loop
 from msgspec import Meta, Raw, Struct
 from msgspec.json import encode
 
-from concertino import Client, Server, serve
+from concertino import Client, Depends, Server, serve
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.peer import Peer
 from concertino.runtime import result_turns
@@ -193,8 +195,19 @@ async def test_a_callback_comes_after_a_value_that_becomes_a_small_result() -> N
     assert done == ["converted", "after"]
 
 
+class Row(Struct):
+    number: int
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    total: int
+    rows: list[Row]
+
+
 class Conversions:
-    """A client of a server whose tool `rows` returns a list of dicts, and what is converted.
+    """A client of a server whose tools return a list of dicts or an object, and what is converted.
 
     iterations: the sizes in bytes of the values that were encoded in each iteration of the loop.
     """
@@ -211,6 +224,12 @@ class Conversions:
             await self.may_end.wait()
             return [{"text": "x" * 988}] * (size // 1000)
 
+        @server.tool
+        async def page(size: int) -> Page:
+            self.begun += 1
+            await self.may_end.wait()
+            return Page(1, [Row(1, "x" * 988)] * (size // 1000))
+
         encode = value_results._encode
 
         def count(value: Any) -> bytes:
@@ -226,15 +245,15 @@ class Conversions:
         self.client = connect(self.ours)
         self.calls: list[asyncio.Task[Any]] = []
 
-    def call(self, size: int) -> None:
-        params = {"name": "rows", "arguments": {"size": size}}
+    def call(self, size: int, tool: str = "rows") -> None:
+        params = {"name": tool, "arguments": {"size": size}}
         self.calls.append(asyncio.create_task(self.client.request("tools/call", params)))
 
-    async def know(self, size: int) -> None:
+    async def know(self, size: int, tool: str = "rows") -> None:
         """Let the tool return one result, so that it is known for its size."""
         await self.client.request("initialize", INITIALIZE)
         self.may_end.set()
-        self.call(size)
+        self.call(size, tool)
         await self.calls.pop()
         self.may_end.clear()
 
@@ -268,15 +287,27 @@ async def test_large_lists_of_many_calls_are_converted_in_one_iteration_each(
     assert max(size for item in sizes for size in item) < 600_000
 
 
+@on_a_loop
+async def test_large_objects_of_many_calls_are_converted_in_one_iteration_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    conversions = Conversions(monkeypatch)
+    await conversions.know(1, "page")
+    for _ in range(20):
+        conversions.call(2_000_000, "page")
+    while conversions.begun < 21:
+        await asyncio.sleep(0)
+    answers = await conversions.end_all()
+    assert [len(answer["structuredContent"]["rows"]) for answer in answers] == [2000] * 20
+    # Each object is encoded as a whole, while no other one is being checked.
+    sizes = [sizes for sizes in conversions.iterations if sizes]
+    assert [len(item) for item in sizes] == [1] * 20
+
+
 @dataclass
 class Point:
     name: str
     x: int
-
-
-class Row(Struct):
-    number: int
-    text: str | None = None
 
 
 @on_a_loop
@@ -361,12 +392,6 @@ async def test_a_list_in_parts_has_the_result_or_error_of_the_whole_list(
             result = await convert_in_turn(value, shaper)
             assert encode(result) == encode(whole)
     assert not result_turns_of(asyncio.get_running_loop()).must_wait()
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    total: int
-    rows: list[Row]
 
 
 class Renamed(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -504,6 +529,53 @@ async def test_an_object_with_a_long_list_is_checked_in_parts_and_others_run_mea
     assert not busy_loops
 
 
+steps: list[str] = []
+
+
+def database() -> Iterator[str]:
+    steps.append("open")
+    yield "database"
+    steps.append("close")
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+@on_a_loop
+async def test_a_large_object_of_a_tool_with_dependencies_is_checked_in_parts(
+    in_thread: bool,
+) -> None:
+    server = Server("server")
+    rows = [Row(number, "é" * 100) for number in range(20_000)]
+    steps.clear()
+
+    async def read(total: int, name: Annotated[str, Depends(database)]) -> Page:
+        return Page(total, rows if total else [*rows, WRONG])
+
+    def read_in_thread(total: int, name: Annotated[str, Depends(database)]) -> Page:
+        return Page(total, rows if total else [*rows, WRONG])
+
+    server.add_tool(read_in_thread if in_thread else read, name="read")
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            # Those of the check, which is after the last step of the dependency.
+            ticks += "close" in steps and bool(busy_loops)
+            await asyncio.sleep(0)
+
+    async with Client(server) as client:
+        ticker = asyncio.create_task(tick())
+        result = await client.call_tool("read", {"total": 1})
+        ticker.cancel()
+        assert len(result.structured_content["rows"]) == 20_000
+        # The list of 4.6 MB is checked in nine parts.
+        assert ticks >= 9
+        wrong = await client.call_tool("read", {"total": 0})
+        assert wrong.is_error
+        assert "does not conform to its annotation: rows[20000].number" in wrong.text
+    assert steps == ["open", "close"] * 2
+
+
 @pytest.mark.parametrize(("revision", "is_sent"), [("2024-11-05", True), ("2025-11-25", False)])
 @on_a_loop
 async def test_a_result_is_refused_by_the_size_that_its_client_would_get(
@@ -627,6 +699,13 @@ def test_the_least_size_of_a_result_is_that_of_its_texts(result: Any, size: int)
         (CallToolResult([TextContent("x" * 300_000)]), True),
         ([0] * 1024, True),
         ({"a": dict.fromkeys(range(1024))}, True),
+        (set(range(1024)), True),
+        (Page(1, [Row(1)] * 1024), True),
+        (Album([Point("x" * 300_000, 1)]), True),
+        (Checked([Row(1)] * 1024, 1024), True),
+        (Model(rows=list(range(1024))), True),
+        (Page(1, [Row(1)]), False),
+        (datetime.date(2026, 1, 1), False),
         ([0] * 1000, False),
         (7, False),
         # Deeper than what is examined.

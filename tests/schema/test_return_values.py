@@ -12,6 +12,7 @@ import datetime
 import decimal
 import enum
 import functools
+import gc
 import json
 import math
 import pathlib
@@ -26,7 +27,7 @@ from collections.abc import (
     Iterable,
     Iterator,
 )
-from typing import Annotated, Any, Literal, NamedTuple, NewType, Optional, TypedDict, cast
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, NewType, Optional, TypedDict, cast
 
 import attrs
 import jsonschema
@@ -812,6 +813,36 @@ def test_parts_of_a_list_are_written_as_the_list_is() -> None:
         integers([1, "2"])
     with pytest.raises(InvalidResult, match="does not conform to its annotation"):
         models([2])
+
+
+@dataclasses.dataclass
+class Watched:
+    """An object that records whether garbage collection was enabled when it was made."""
+
+    a: int
+    collects: ClassVar[list[bool]] = []
+
+    def __post_init__(self) -> None:
+        self.collects.append(gc.isenabled())
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_large_json_is_checked_without_garbage_collection_which_is_as_before_then(
+    is_enabled: bool,
+) -> None:
+    returns = returning(list[Watched])
+    items = [Watched(1)] * 20_000
+    wrong = Watched("x")  # pyright: ignore[reportArgumentType]
+    Watched.collects.clear()
+    (gc.enable if is_enabled else gc.disable)()
+    try:
+        returns.shape(items)
+        with pytest.raises(InvalidResult, match=re.escape("[20000].a: expected int, got str")):
+            returns.shape([*items, wrong])
+        assert gc.isenabled() is is_enabled
+    finally:
+        gc.enable()
+    assert Watched.collects == [False] * 40_000
 
 
 @pytest.mark.parametrize(

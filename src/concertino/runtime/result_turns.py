@@ -226,8 +226,8 @@ async def convert_in_turn(value: Any, shaper: ResultShaper) -> CallToolResult:
     part_items = max(1, len(items) * PART_BYTES // probable_size(items))
     is_divided = len(items) >= LARGE_ITEMS and part_items < len(items)
     if must_wait or is_divided:
-        # A list with an annotation is sent twice, as structured content and as text.
-        copies = 1 if encode_items is None else 2
+        # JSON with an output schema is sent twice, as structured content and as text.
+        copies = 1 if shaper.schema is None else 2
         with _count_postponed(subject_of(task), value, copies):
             if must_wait:
                 await turns.wait_to_convert()
@@ -342,13 +342,22 @@ def probable_size(value: Any) -> int:
 def is_large_result(value: Any) -> bool:
     """Return whether a handler's result is probably large; takes a microsecond.
 
-    Strings of LARGE_BYTES are large, and so are lists and dicts of LARGE_ITEMS items. Returns True
-    if the result cannot be examined, because another thread changes it or one of its methods fails.
+    Strings of LARGE_BYTES are large, and so are lists and dicts of LARGE_ITEMS items, also in an
+    object. Returns True if the result cannot be examined, because another thread changes it or one
+    of its methods fails.
     """
     try:
         return _measure(value, LARGE_BYTES // LARGE_ITEMS) >= LARGE_BYTES
     except Exception:
         return True
+
+
+def _attributes_of(value: object) -> Collection[Any]:
+    """Return the values of an object's attributes, such as the fields of a dataclass."""
+    # A dict, or a pair of dicts if the class has __slots__; None without attributes.
+    state: Any = object.__getstate__(value)
+    members = cast("tuple[Any, ...]", state if isinstance(state, tuple) else (state,))
+    return [item for member in members if member for item in member.values()]
 
 
 def _measure(value: Any, item_bytes: int, depth: int = SAMPLE_DEPTH, is_whole: bool = False) -> int:
@@ -364,11 +373,10 @@ def _measure(value: Any, item_bytes: int, depth: int = SAMPLE_DEPTH, is_whole: b
         items = structs.astuple(value)
     elif isinstance(value, dict):
         items = cast("dict[Any, Any]", value).values()
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list | tuple | set | frozenset):
         items = cast("list[Any]", value)
-    elif is_whole and hasattr(value, "__dict__"):
-        # Objects of dataclasses and pydantic models.
-        items = cast("dict[str, Any]", vars(value)).values()
+    elif not isinstance(value, int | float | None):
+        items = _attributes_of(value)
     length = len(items) * item_bytes
     if depth:
         sample = 0

@@ -16,6 +16,7 @@ Spec: 2026-07-28 server/tools "Tool Result", "Structured Content", "Output Schem
 
 from __future__ import annotations
 
+import gc
 import inspect
 import types
 from collections.abc import (
@@ -72,6 +73,8 @@ Validate = Callable[[bytes | Raw], None]
 EncodeItems = Callable[[list[Any]], bytes]
 # The type of a generator function that checks JSON, and pauses between the parts of it.
 CheckParts = Callable[[Raw], Generator[None]]
+# JSON of this many bytes is checked without garbage collection.
+UNCOLLECTED_BYTES = 64 * 1024
 
 
 class ResultShaper:
@@ -444,6 +447,12 @@ def _make_validator(type_schema: TypeSchema) -> Validate:
     decode = json.Decoder(type_schema.type, dec_hook=decode_hook).decode
 
     def validate(raw: bytes | Raw) -> None:
+        # Garbage collection would look at all objects of the process again and again while msgspec
+        # makes many objects, all of which are freed at the end. With the 100,000 objects of a tool,
+        # this takes 50 of 81 ms for 4 MB on CPython 3.11.
+        is_paused = len(raw) >= UNCOLLECTED_BYTES and gc.isenabled()
+        if is_paused:
+            gc.disable()
         try:
             decode(raw)
         except (msgspec.DecodeError, RecursionError) as exc:
@@ -451,6 +460,9 @@ def _make_validator(type_schema: TypeSchema) -> Validate:
             raise InvalidResult(
                 f"the result does not conform to its annotation: {violation}"
             ) from None
+        finally:
+            if is_paused:
+                gc.enable()
 
     return validate
 

@@ -118,8 +118,9 @@ def make_tool(
         return RegisteredTool(tool, run, True, False, bind_with_context(bind), shaper)
     if isinstance(handler, FinishingHandler):
         # Such a handler converts its return value itself, before it closes its dependencies.
-        finishing = handler.finishing(shaper.shape)
-        unchanged = ResultShaper(None, _return_unchanged)
+        # Only the check of a large result comes later, so that others need not wait for it.
+        finishing = handler.finishing(shaper.encode)
+        unchanged = ResultShaper(None, _return_unchanged, check_parts=shaper.check_parts)
         return RegisteredTool(tool, finishing, True, False, bind, unchanged)
     return RegisteredTool(tool, handler, is_async(handler), inline, bind, shaper)
 
