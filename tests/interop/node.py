@@ -34,7 +34,6 @@ PACKAGES = {
     "@modelcontextprotocol/inspector": "2.12.0",
     "node": "22.23.3",  # for the inspector, which asks for 22.19
 }
-WANTED = json.dumps({"private": True, "type": "module", "dependencies": PACKAGES}, indent=2) + "\n"
 INSTALL_S = 300  # seconds, for some 200 small packages
 
 
@@ -43,12 +42,17 @@ def node() -> str:
     return node_program("node")
 
 
-def packages() -> Path:
-    """A folder whose node_modules holds PACKAGES. A module that imports them has to lie in it."""
+def packages(wanted: Mapping[str, str] = PACKAGES) -> Path:
+    """A folder whose node_modules holds packages. A module that imports them has to lie in it.
+
+    wanted: the names of the packages, and their versions.
+    """
     npm = node_program("npm")
-    with alone_in(f"node-{hashlib.sha256(WANTED.encode()).hexdigest()[:12]}") as folder:
+    members = {"private": True, "type": "module", "dependencies": dict(wanted)}
+    text = json.dumps(members, indent=2) + "\n"
+    with alone_in(f"node-{hashlib.sha256(text.encode()).hexdigest()[:12]}") as folder:
         if not (folder / "complete").exists():
-            (folder / "package.json").write_text(WANTED)
+            (folder / "package.json").write_text(text)
             command = [
                 npm,
                 "install",
@@ -62,7 +66,7 @@ def packages() -> Path:
                 command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S, check=False
             )
             if done.returncode:
-                not_available(f"npm cannot install {', '.join(PACKAGES)}: {done.stderr[-1500:]}")
+                not_available(f"npm cannot install {', '.join(wanted)}: {done.stderr[-1500:]}")
             (folder / "complete").touch()
     return folder
 

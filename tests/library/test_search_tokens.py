@@ -103,9 +103,9 @@ def test_texts_in_rare_scripts_do_not_exceed_the_estimate(language: str) -> None
 
 
 @each_corpus
-def test_the_estimate_leaves_about_a_fifth_of_a_budget_unused(corpus: Path) -> None:
+def test_the_estimate_leaves_about_a_quarter_of_a_budget_unused(corpus: Path) -> None:
     exact = make_counter("cl100k_base")
-    for texts, most in ((prose(corpus), 0.28), (code(), 0.28), (cjk(), 0.45)):
+    for texts, most in ((prose(corpus), 0.29), (code(), 0.29), (cjk(), 0.45)):
         shares = [1 - exact(text) / estimate(text) for text in texts if len(text) > 1000]
         assert sum(shares) <= most * len(shares)
 
