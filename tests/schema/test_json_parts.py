@@ -237,7 +237,9 @@ def test_each_part_has_the_members_around_a_list_and_no_items_of_other_lists(
         (Page, Page(1, [], next=Page(2, [Row(1)] * 100)), 3),
         (Rest, Rest({"x": [5] * 2000}), 2),
         (frozenset[int], list(range(1000)), 3),
+        (Annotated[list[int], Meta(title="numbers")], [5] * 2000, 2),
         # These are not divided.
+        (list[int], [5] * 100, 1),
         (str, "x" * 2000, 1),
         (Found | Missing, Found(at_most_two=[5] * 2000), 1),
         (Short, {"rows": [5] * 2000}, 1),
@@ -245,7 +247,7 @@ def test_each_part_has_the_members_around_a_list_and_no_items_of_other_lists(
         (Pair, Pair([5] * 2000, []), 1),
         (Annotated[list[int], Meta(max_length=9)], [5] * 2000, 1),
     ],
-    ids=[f"{number}" for number in range(18)],
+    ids=[f"{number}" for number in range(20)],
 )
 def test_long_lists_are_divided_where_their_length_is_not_limited(
     annotation: Any, value: Any, parts: int, monkeypatch: pytest.MonkeyPatch

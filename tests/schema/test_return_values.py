@@ -795,6 +795,24 @@ def test_a_future_that_was_not_awaited_is_named() -> None:
     assert str(failure.value) == "returned a Future that was not awaited: write `return await ...`"
 
 
+def test_large_json_is_written_first_and_then_checked_in_parts() -> None:
+    shaper = returning(dict[str, list[int]])
+    wrong = r"\[0\]: expected int, got str$"
+    with pytest.raises(InvalidResult, match=wrong):
+        shaper.encode({"a": ["1"]})
+
+    def count_parts(value: object) -> int:
+        content = shaper.encode(value).structured_content
+        assert isinstance(content, Raw)
+        assert shaper.check_parts is not None
+        return len(list(shaper.check_parts(content)))
+
+    assert count_parts({"a": [1]}) == 0
+    assert count_parts({"a": [1] * 600_000}) > 1
+    with pytest.raises(InvalidResult, match=wrong):
+        count_parts({"a": ["1"] * 300_000})
+
+
 def test_json_inside_a_value_with_null_is_carried() -> None:
     [block] = anything().shape({"a": msgspec.Raw(b'{"b": 1}'), "c": None}).content
     assert block == TextContent('{"a":{"b": 1},"c":null}')
