@@ -32,7 +32,10 @@ NORMALISATIONS = {
         r"|\b\d\d-\d\d-\d{4}\b|\b\d{2}:\d{2}:\d{2}\b",
         "<time>",
     ),
-    "durations": (r'\b(\d+\.)?\d+ ?(µs|ms|s)\b|(?<="duration_ms": )\d+', "<duration>"),
+    "durations": (
+        r'\b(\d+\.)?\d+ ?(µs|ms|s)\b|(?<="duration_ms": )\d+|\b\d+ seconds? ago\b',
+        "<duration>",
+    ),
     "UUIDs": (r"\b[0-9a-f]{8}-[0-9a-f-]{27}", "<uuid>"),
     "ids": (r"\b([A-Z]{2,5})-[A-Z0-9]{3,8}\b", r"\1-<id>"),
     "ids in small letters": (
