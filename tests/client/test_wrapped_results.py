@@ -4,11 +4,12 @@ stays an object.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
-from client.scripted import Refusal, Script, on_a_loop, opened
+from client.scripted import SILENCE, Refusal, Script, on_a_loop, opened
 
 from concertino import Client, Server
 from concertino.types import CallToolResult, TextContent
@@ -162,6 +163,21 @@ async def test_the_list_is_fetched_once_and_again_when_it_has_changed() -> None:
         for _ in range(2):
             assert (await client.call_tool("t")).structured_content == RESULT_3
         assert len(script.of("tools/list")) == 2
+
+
+@on_a_loop
+async def test_results_that_arrive_during_the_fetch_wait_for_the_list() -> None:
+    answers = {"tools/list": SILENCE, "tools/call": tool_result(RESULT_3, "three")}
+    async with opened(answers, "legacy", validate=False) as (client, script):
+        calls = [asyncio.create_task(client.call_tool("t")) for _ in range(3)]
+        await script.until(lambda: script.of("tools/list") and len(script.of("tools/call")) == 3)
+
+        # The first call, which fetches the list, is cancelled. Another one fetches it then.
+        calls[0].cancel()
+        await script.until(lambda: len(script.of("tools/list")) == 2)
+        script.answer(script.of("tools/list")[1], tool_list(FASTMCP))
+        results = await asyncio.gather(*calls[1:])
+        assert [result.structured_content for result in results] == [3, 3]
 
 
 @on_a_loop

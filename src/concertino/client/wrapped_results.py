@@ -6,7 +6,9 @@ unwrapped. WrappedResults tells these cases apart:
 
 - If the tool's output schema has the keyword `x-fastmcp-wrap-result` (WRAPS_RESULT), which FastMCP
   and concertino set, the value is wrapped.
-- If the tool has an output schema without this keyword, nothing is wrapped.
+- If the schema is an `anyOf` whose first schema has this keyword, the tool returns objects and
+  other values, and only the other values are wrapped.
+- If the tool has another output schema, nothing is wrapped.
 - If the tool has no output schema, the text of the result tells it: servers also send the value as
   text, and do not wrap it there.
 
@@ -15,6 +17,7 @@ Spec: 2025-06-18 server/tools "Structured Content"; decision 0016.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, cast
@@ -51,6 +54,8 @@ class WrappedResults:
     ) -> None:
         self._fetch = fetch
         self._log = log
+        # Held while the list is fetched, so that results that arrive meanwhile wait for it.
+        self._fetching = asyncio.Lock()
         self._wrappings: dict[str, _Wrapping] = {}
         # The conversation in which the list was fetched, and how many changes of the list the
         # server had reported in it. None before the first fetch.
@@ -77,15 +82,19 @@ class WrappedResults:
         content = cast("dict[str, Any]", result.structured_content)
         if len(content) > 1:
             return result
-        state = conversation, conversation.notifications.tool_changes
-        if self._fetched_in != state:
-            self._fetched_in, self._wrappings = state, {}
-            try:
-                tools = await self._fetch(timeout_s)
-            except ConcertinoError as exc:
-                self._log.info("results are read without the output schemas: %s", exc)
-            else:
-                self._wrappings = {tool.name: _wrapping_of(tool.output_schema) for tool in tools}
+        async with self._fetching:
+            state = conversation, conversation.notifications.tool_changes
+            if self._fetched_in != state:
+                self._wrappings = {}
+                try:
+                    tools = await self._fetch(timeout_s)
+                except ConcertinoError as exc:
+                    self._log.info("results are read without the output schemas: %s", exc)
+                else:
+                    self._wrappings = {
+                        tool.name: _wrapping_of(tool.output_schema) for tool in tools
+                    }
+                self._fetched_in = state
 
         wrapping = self._wrappings.get(name, "by_text")
         if _is_wrapped(content, result.text, wrapping):
@@ -99,8 +108,8 @@ def _wrapping_of(schema: dict[str, Any] | None) -> _Wrapping:
         return "by_text"
     if schema.get(WRAPS_RESULT) is True:
         return "all"
-    # A tool that returns an object or another value has a schema with two branches. The keyword in
-    # the first one says that the other values are wrapped.
+    # concertino describes a tool that may return objects and other values by `anyOf`: first the
+    # schema of a wrapped value, with the keyword, and then the schema of the objects.
     branches: Any = schema.get("anyOf")
     first: Any = cast("list[Any]", branches)[0] if isinstance(branches, list) and branches else None
     is_marked = isinstance(first, dict) and cast("dict[str, Any]", first).get(WRAPS_RESULT) is True
@@ -120,5 +129,6 @@ def _is_wrapped(content: dict[str, Any], text: str, wrapping: _Wrapping) -> bool
     except DECODE_ERRORS:
         return wrapping == "non_objects" and not isinstance(value, dict)
     if wrapping == "non_objects":
+        # The tool may return an object with the one key `result`. Its text is equal to the content.
         return not isinstance(value, dict) and text_value != content
     return text_value == value
