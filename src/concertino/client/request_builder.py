@@ -41,7 +41,10 @@ MAX_FORWARDED = 64
 
 
 class _ToolReply(Struct, gc=False, forbid_unknown_fields=True):
-    """A successful response to tools/call without unknown fields. The result is decoded."""
+    """A successful response to tools/call without unknown fields. The result is decoded.
+
+    Any other response cannot be decoded as this. Channel then decodes it as a Reply.
+    """
 
     jsonrpc: Literal["2.0"]
     id: int
@@ -64,7 +67,8 @@ def _decode_modern_tool_reply(frame: bytes) -> _ToolReply | Reply:
 class RequestBuilder:
     """Builds the params of the requests that are sent over one connection to a server.
 
-    Before use() is called, the params get no `_meta`, as in the revisions before 2026-07-28.
+    Before use() is called, the params are those of the revisions before 2026-07-28: they have
+    `_meta` only for a progress token or for keys of the user.
 
     info: describes this client.
     handlers: know the capabilities of this client.
@@ -119,6 +123,7 @@ class RequestBuilder:
         """Set the `_meta` of all requests from now on."""
         self._meta = meta
         self._encoded_meta = encode(meta)
+        self._caller = None
         self.prepared.clear()
 
     def params(
@@ -166,8 +171,8 @@ class RequestBuilder:
         if self.is_modern and not token and not call.meta:
             meta = self._meta_of_caller(caller, level)
         elif self.is_modern or token or call.meta:
-            own = self._caller_members(caller, level) if self.is_modern else {}
-            meta = encode({**call.meta, **own, **({"progressToken": token} if token else {})})
+            members = self._caller_members(caller, level) if self.is_modern else {}
+            meta = encode({**call.meta, **members, **({"progressToken": token} if token else {})})
         else:
             return body
         return _join_meta(meta, body)
@@ -188,10 +193,9 @@ class RequestBuilder:
 
         level: the lowest level of the log messages that it requests; None for no log messages.
         """
-        own = Implementation(caller.name, caller.version, title=caller.title)
         members = {**self._meta, CAPABILITIES: caller.capabilities}
         if caller.name:
-            members[CLIENT] = own
+            members[CLIENT] = Implementation(caller.name, caller.version, title=caller.title)
         if level is not None:
             members[LOG_LEVEL] = level
         return members
