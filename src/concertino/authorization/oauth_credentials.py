@@ -4,8 +4,8 @@ The access token comes from the stored login, and is refreshed shortly before it
 server refuses a request, OAuthCredentials refreshes the token or logs in again.
 
 Several processes may use one login, but only one of them refreshes it at a time (logins.py). When
-the authorization server refuses a refresh token, only this token is removed from the store, because
-another process may have stored a newer one meanwhile. When a refresh before the expiry fails, the
+the authorization server refuses a refresh token, this token is removed from the store, unless
+another process has stored a newer one meanwhile. When a refresh before the expiry fails, the
 old token stays in use until it expires.
 """
 
@@ -73,11 +73,11 @@ class OAuthCredentials:
         self._step_ups: dict[str, int] = {}
 
     def _choose_key(self) -> str:
-        """Return the name of the login to use, under which the store has it.
+        """Return the key, in the store, of the login to use.
 
-        Logins with other settings have other names. If the settings do not say how to log in,
-        return the name of a login that `concertino login` has made at the server with any options.
-        If there are several, the login with the newest access token is used.
+        Settings with a client id, another grant or `authorize` have a login of their own. Other
+        settings use a login that `concertino login` has made at this server, whatever its options
+        were; if there are several, the one with the newest access token.
         """
         settings, server = self._settings, self._server.text
         if (settings.client_id, settings.grant, settings.authorize) == ("", PERSON_GRANTS[0], None):
@@ -126,7 +126,8 @@ class OAuthCredentials:
                 self._is_read = True
                 if (header := self.header()) is not None:
                     return header
-            # header() returns None for a login that was read only if it has a refresh token.
+            # The login was read. Then header() returns None only if there is a refresh token, so
+            # there is a login.
             assert self._login is not None
             await self._refresh(self._login.access_token)
             return self._valid_header()

@@ -53,7 +53,8 @@ def describe_failure(exc: BaseException) -> str:
     if text and type(first) in (TargetError, ConcertinoError):
         # compose() raises an error with a cause, if a part fails. Add the line of the cause.
         return text if first.__cause__ is None else f"{text}{_location(first.__cause__)}"
-    # The exceptions in a group need not have been raised themselves, and then have no line.
+    # An exception in a group may never have been raised. It has no line then, so the line of the
+    # group is used.
     return describe_raised(first, exc if first.__traceback__ is None else first)
 
 
@@ -65,8 +66,9 @@ def describe_raised(exc: BaseException, raised: BaseException | None = None) -> 
     raised: the exception whose line is returned, such as the group that contains `exc`; None if
         `exc` itself was raised.
     """
-    text, where, step = _text(exc), _location(raised or exc), advice(exc)
-    return f"{type(exc).__name__}{text and f': {text}'}{where}{step and f'; {step}'}"
+    text = f": {text}" if (text := _text(exc)) else ""
+    tip = f"; {tip}" if (tip := advice(exc)) else ""
+    return f"{type(exc).__name__}{text}{_location(raised or exc)}{tip}"
 
 
 def _first_exception(exc: BaseException) -> BaseException:
@@ -97,14 +99,15 @@ def _location(exc: BaseException) -> str:
     any code. Returns "" for a SyntaxError, whose text already names the line. Also returns "" for
     an error of concertino if no code of the author was involved: its text needs no place.
     """
-    location, is_users = "", False
+    location, has_author = "", False
+    # A traceback goes from the outermost line to the innermost.
     traceback = None if isinstance(exc, SyntaxError) else exc.__traceback__
     while traceback is not None:
         path = traceback.tb_frame.f_code.co_filename
         # A name such as `<frozen importlib._bootstrap>` is no file.
         is_library = path.startswith((*LIBRARIES, "<")) or any(name in path for name in PACKAGES)
-        if not is_library or not is_users:
+        if not (is_library and has_author):
             location = f" ({Path(path).name}:{traceback.tb_lineno})"
-        is_users = is_users or not is_library
+        has_author = has_author or not is_library
         traceback = traceback.tb_next
-    return "" if isinstance(exc, ConcertinoError) and not is_users else location
+    return "" if isinstance(exc, ConcertinoError) and not has_author else location

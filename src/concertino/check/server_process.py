@@ -234,12 +234,12 @@ class ServerProcess:
         *,
         read_stdout: bool = True,
     ) -> None:
-        """Write all the data to stdin, and read output meanwhile.
+        """Write all the data to stdin. Output that arrives meanwhile is read and kept.
 
-        within_s: how long to wait until the server has read all but what a pipe holds.
+        Returns when the pipe has accepted the last byte, which the server may not have read yet.
+        within_s: how long to wait for that, in seconds. Raises Hang after it.
         read_stdout: False to read only stderr meanwhile.
-        Raises Hang if the server does not read the data within within_s seconds. Raises Crash or
-        Hang if the server has closed its stdin.
+        If the server has closed its stdin, raises Crash if the process has ended; otherwise Hang.
         """
         deadline = time.monotonic() + within_s
         rest = memoryview(data)

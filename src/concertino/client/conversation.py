@@ -187,12 +187,13 @@ class Conversation:
     ) -> Raw:
         """Send a request and return its complete result, undecoded.
 
-        If the server asks for input first (2026-07-28), the user's functions answer.
+        If a server of 2026-07-28 asks for input first, the functions that were passed to Client
+        (`elicit`, `sample`, `roots`) answer, and the request is sent again.
 
         body: the params without `_meta`, a JSON object.
         subject: the name or URI in the request, for errors; "" if it has none.
-        idle_timeout_s: how many seconds to wait for the response, and after each progress for the
-            next one.
+        idle_timeout_s: how many seconds may pass until the response arrives. Each progress
+            notification starts this time again.
         total_s: how many seconds the request may take in all.
         progress: called with the server's progress; None to request no progress.
         meta: keys and values to add to `_meta`; None for none.

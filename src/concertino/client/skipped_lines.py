@@ -118,10 +118,10 @@ class OversizeWatch:
         return b"" if self._reports is None else self._reports.oversize_head
 
     def is_endless(self, now: float) -> bool:
-        """Return whether the watched line has not ended within ENDLESS_S.
+        """End the watch of the line, and return whether the line still has not ended.
 
-        Returns False before `checks_at`. The first call after `checks_at` ends the watch, so
-        is_endless() returns True at most once for each line.
+        Call this at `checks_at`, which is ENDLESS_S after the line has exceeded the limit. Returns
+        False and changes nothing if it is called earlier.
         now: the time by the loop's clock.
         """
         if now < self.checks_at:

@@ -240,7 +240,11 @@ def _pass_list(
 
 
 def _are_legacy(pages: Sequence[PartPage]) -> bool:
-    """Return whether all pages come, as JSON, from servers of revisions before 2026-07-28."""
+    """Return whether each page is the JSON of a server of a revision before 2026-07-28.
+
+    A page of a server whose revision is not known does not count as one. Returns True if there is
+    no page.
+    """
     return all(page.revision and not by_name[page.revision].modern for page in pages)
 
 

@@ -77,7 +77,8 @@ class AsgiChannel(asyncio.Transport):
 
         Waits until the response is complete, or the client has disconnected.
 
-        path: the path to request from the connection, without the prefix of a mounted application.
+        path: the path that the HttpConnection in this channel gets: usually that of the URL without
+            the prefix at which the application is mounted.
         scope, receive, send: what the ASGI server has passed to the application.
         """
         response = self._response = _ResponseMessages(has_body=scope["method"] != "HEAD")

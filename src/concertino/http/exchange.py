@@ -177,10 +177,11 @@ class Exchange(Struct, eq=False):
             self.connection.end_exchange(self, b"" if self.head.is_http_1_0 else LAST_CHUNK)
 
     def keep_alive(self) -> None:
-        """Send a comment on the stream of events. If there is no stream, call on_idle.
+        """Send something, so that neither the client nor a proxy closes the connection as idle.
 
-        HttpConnection calls this when nothing was sent for HttpTimeouts.keep_alive_s, so that
-        neither the client nor a proxy closes the connection as idle.
+        HttpConnection calls this when nothing was sent for HttpTimeouts.keep_alive_s. On a stream
+        of events, a comment is sent. Otherwise on_idle is called: it begins such a stream, or sends
+        the ping of a WebSocket.
         """
         if self.is_stream and self.on_data is None:
             if self.sends_comments:

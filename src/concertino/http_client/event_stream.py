@@ -29,7 +29,10 @@ BOM = b"\xef\xbb\xbf"
 
 
 def doubled_pause_s(tries: int) -> float:
-    """Return how many seconds to wait after a number of tries: RETRY_S, doubled with each try."""
+    """Return how many seconds to wait after a number of tries.
+
+    The first pause is RETRY_S. It doubles with each further try, up to MAX_RETRY_S.
+    """
     return min(RETRY_S * 2 ** min(tries - 1, 10), MAX_RETRY_S)
 
 
@@ -65,7 +68,7 @@ class EventStreamParser:
         self._ended_with_cr = False
         # Whether no line was read yet. The first line may begin with a byte order mark.
         self._at_start = True
-        # The fields of the current event. The data is in few pieces.
+        # The fields of the current event. The data is a list of pieces, joined at its end.
         self._data: list[bytes] = []
         self._name = b""
         self._id: str | None = None
@@ -73,9 +76,10 @@ class EventStreamParser:
     def pause_s(self, tries: int) -> float:
         """Return how many seconds to wait before the stream is opened again.
 
-        This is the pause that the server demands. Without a demand, it is RETRY_S after the first
-        try, and doubles with each further try, up to MAX_RETRY_S. If the server demands a shorter
-        pause than RETRY_S, the pause also grows, from LEAST_RETRY_S to RETRY_S.
+        - If the server demands a pause, this is the demanded pause, but at least LEAST_RETRY_S
+          after the first try, twice that after the second, and so on up to RETRY_S.
+        - Otherwise, it is RETRY_S after the first try, and doubles with each further try, up to
+          MAX_RETRY_S.
 
         tries: how many times the stream was opened since it was last open for a long time.
         """

@@ -176,11 +176,12 @@ class ClientExchange:
 
     Attributes:
     events: reads the response if it is a stream of events; None before the first such response.
-        When the request is sent again, it has the id of the last event until the next stream
-        begins.
+        While the request is sent again, this is still the reader of the broken stream, whose
+        `last_id` is the event after which to resume.
     is_answered: whether the JSON-RPC response to the message has arrived.
     is_over: whether the exchange has ended, so that nothing more is received.
-    tries: how many times the request was sent, or could not be sent.
+    tries: how many times the request was sent, or could not be sent. The owner sets it back to 1
+        after a stream that was open for long, or that the server has ended on purpose.
     failures: how many times in a row a broken stream could not be resumed.
     expiry: the timer of the request's time limit; None without a limit.
     """
@@ -356,18 +357,18 @@ class ClientExchange:
             kind += f" in the encoding {encoding[:20]}"
         return f"HTTP {head.status} with {kind}: {body[:200]!r}"
 
-    def on_lost(self, reason: str, unanswered: bool) -> None:
+    def on_lost(self, reason: str, is_unreceived: bool) -> None:
         """Handle that the connection was lost before the end of the response.
 
         reason: what has happened, for the text of the error.
-        unanswered: whether the server has probably not received the request.
+        is_unreceived: whether the server has probably not received the request.
         """
         self._connection = None
         if self.is_over:
             return
         # Send the request a second time at most. A server that closes each connection would
         # otherwise get it for ever.
-        self._fail(reason, may_resend=unanswered and self.tries == 1 and self.is_repeatable)
+        self._fail(reason, may_resend=is_unreceived and self.tries == 1 and self.is_repeatable)
 
     @property
     def is_repeatable(self) -> bool:

@@ -60,13 +60,13 @@ class ResponseListener(Protocol):
         """Handle the end of the response. The connection may already carry another request."""
         ...
 
-    def on_lost(self, reason: str, unanswered: bool, /) -> None:
+    def on_lost(self, reason: str, is_unreceived: bool, /) -> None:
         """Handle that the connection was lost, or that the response is malformed.
 
         reason: a description of what has happened.
-        unanswered: whether no byte of the response was received, on a connection that had carried
-            other requests before. Then the server has probably closed the idle connection before
-            the request arrived.
+        is_unreceived: whether the server has probably not received the request: no byte of a
+            response was received, on a connection that had carried other requests before. The
+            server has probably closed the idle connection before the request arrived.
         """
         ...
 

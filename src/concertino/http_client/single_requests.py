@@ -183,7 +183,7 @@ class _Collector:
                 FetchedResponse(self._url, head.status, head.headers, self._body)
             )
 
-    def on_lost(self, reason: str, unanswered: bool) -> None:
+    def on_lost(self, reason: str, is_unreceived: bool) -> None:
         if not self.response.done():
             self.response.set_exception(ConnectionError(f"{self._url}: {reason}"))
 

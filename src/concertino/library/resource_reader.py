@@ -95,7 +95,7 @@ class ResourceReader:
         self._count = count
         self._log = log
         self._cache = ReadCache(cache_size)
-        # Category -> rendered catalogue. The registry has the key "".
+        # Category -> rendered catalogue. The key "" has the registry, the catalogue of all files.
         self._catalogues: dict[str, str] = {}
 
     def invalidate(self, paths: Iterable[str]) -> None:
@@ -138,6 +138,7 @@ class ResourceReader:
         key, query = parts
 
         category, slash, rest = key.rpartition("/")
+        # `match` searches all categories, and `CATEGORY/match` one of them.
         if rest == MATCH and "/" not in category:
             known = self._documents.category(category) if slash else None
             if slash and known is None:

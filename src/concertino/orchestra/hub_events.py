@@ -116,7 +116,8 @@ class HubEvents:
     def on_storage(self, request: PluginRequest, kind: str, response: PluginResponse) -> None:
         """Publish an event of STORAGE_TOPIC, if a storage request has changed a document.
 
-        kind: the field of PluginRequest that the request sets, such as `storage_write`.
+        kind: the name of the only field that is set in `request`, such as `storage_write`. For
+            other kinds than writing and deleting, nothing is published.
         response: the response of the plugin with the storage.
         """
         if kind == "storage_write" and response.storage_write.success:

@@ -184,13 +184,13 @@ class McpSessions:
             _raise_rpc_error(exc)
 
     def forwarded_meta(self, path: Sequence[str]) -> dict[str, object]:
-        """Return the `_meta` for a request to the server. It contains the path of the request.
+        """Return the `_meta` for a request that this plugin sends to its MCP server.
 
-        The server may be the bridge to another hub. The path is the list of plugins that have
-        passed the request on from hub to hub (request_path.py).
-        path: the path of the request that the plugin has received. The result also has this plugin.
-        Raises RpcError if this plugin is on the path already, because the request has then come
-        back to a hub that it has passed.
+        It contains the list of the plugins that have passed the request on. Without it, a request
+        could run in a circle for ever, because the server may be the bridge to another hub
+        (request_path.py).
+        path: that list in the request that this plugin has received. This plugin is appended to it.
+        Raises RpcError if this plugin is on the list already, or if the list is too long.
         """
         return {PATH: extend_path(path, self._step)}
 

@@ -163,7 +163,9 @@ class _Call(Struct, eq=False):
 
 
 class NatsLink(RpcClient):
-    """Sends requests to a plugin in a cluster. NATS delivers each of them to one of its workers.
+    """Sends requests to a plugin that runs in a cluster, as one or more processes (workers).
+
+    NATS delivers each request to one of these workers.
 
         link = NatsLink(cluster, caller="orchestrator", callee="tools.notes")
         response = await link.request(request)
@@ -171,7 +173,7 @@ class NatsLink(RpcClient):
     It implements ForwardingConnection (rpc_interface.py). If the connection to the cluster is lost,
     the calls in progress fail. But the link does not end: it uses the next connection.
 
-    cluster: connected to the NATS servers. It reconnects when its connection is lost.
+    cluster: the connection to the NATS servers. It reconnects when it is lost.
     caller: the id of the plugin that this process runs; `orchestrator` for a hub.
     callee: the id of the plugin to call; `orchestrator` for a hub.
     owns_cluster: whether close() also closes the cluster.

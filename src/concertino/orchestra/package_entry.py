@@ -42,8 +42,8 @@ class PackageProgram(Struct, frozen=True):
 class FoundPackage(Struct, frozen=True):
     """An installed package, with access to its files. find_package() returns it.
 
-    packages: all installed packages of the user. This object knows in which directory the files
-        are.
+    packages: all installed packages of the user, which also tell in which directory the files of
+        `package` are.
     package: the package that was found.
     """
 

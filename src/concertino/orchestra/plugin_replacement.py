@@ -1,8 +1,8 @@
 """PluginReplacement: starts a new process of a plugin, and lets the old one finish its calls.
 
 A hub runs each plugin, a program with tools, in a process of its own. A PluginProcess
-(plugin_process.py) supervises the process. It uses a PluginReplacement when the plugin's entry in
-the plugins file has changed, or the plugin's own files. The old process serves until the new one
+(plugin_process.py) supervises the process. It uses a PluginReplacement when the plugin's own files
+or its entry in the plugins file have changed. The old process serves until the new one
 has started, so a program that fails to start replaces nothing. When the new one has started, the
 old process gets no new calls, and ends when its pending calls have finished.
 """
@@ -32,10 +32,10 @@ class PluginReplacement:
     Attributes:
     next: the PluginRun of the new process while it is being started; otherwise None. PluginProcess
         sets it.
-    is_pending: whether a replacement will begin soon, so that calls already wait for it.
-    has_started: an event for the case that the plugin has no process that could be replaced, so
-        that its program is only started. PluginProcess clears the event before this start, sets it
-        when the start has succeeded or failed, and waits for it.
+    is_pending: whether a replacement is announced, so that the hub lets calls of the plugin wait
+        for it. PluginProcess.announce_replacement() sets it.
+    has_started: an event for a start without an old process that serves meanwhile. PluginProcess
+        clears it before such a start, and sets it when the start has succeeded or failed.
     """
 
     def __init__(self, log: logging.Logger) -> None:

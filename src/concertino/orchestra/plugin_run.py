@@ -141,7 +141,7 @@ class PluginRun:
     Attributes:
     link: the connection to the plugin; None while there is none.
     exited: a task that returns the exit status; None while there is no process.
-    address: where the plugin listens; empty before READY.
+    address: where the plugin listens; empty until the plugin has written its line `READY ADDRESS`.
     health: the problem that the last health ping has reported, such as "DEGRADED the disk is full";
         empty if the plugin is healthy.
     """

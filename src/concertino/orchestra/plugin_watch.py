@@ -30,6 +30,7 @@ class PluginWatch:
     """Watches the files of one plugin. Use it on one event loop. Call start() next.
 
     paths: the files and directories to watch.
+    plugin: the plugin whose process is replaced. It is told when a replacement begins and ends.
     replace: starts a new process of the plugin, which gets all calls as soon as it has started. It
         returns when the process has started or failed to start.
     """
@@ -85,9 +86,11 @@ class PluginWatch:
         record = self._plugin.record
         try:
             for _ in range(MAX_STARTS):
-                forget_bytecode(await self._files.settle())
+                changed = await self._files.settle()
+                forget_bytecode(changed)
                 await self._replace()
-                # The next call of a tool gets the reason why the new code failed to start.
+                # Why the new code failed to start; "" if it runs. The next call of a tool gets it
+                # as its error.
                 record.unsent_failure = record.failed_change
                 if not await self._files.check():
                     break

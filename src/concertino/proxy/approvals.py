@@ -85,9 +85,10 @@ class ApprovalStore:
         return read_state_key(self._state)
 
     def read(self, path: Path) -> ApprovedFile:
-        """Return the approvals for a server file. If there are none, the result has no servers.
+        """Return which servers of a server file this user has approved; perhaps none.
 
-        path: the server file.
+        path: the path of the server file (a JSON or TOML file that lists MCP servers), as it was
+            passed to approve().
         Raises UnusableState if the stored approvals cannot be read.
         """
         stored = self.stored_at(path)

@@ -32,13 +32,16 @@ QUIET_S = 0.05
 
 
 class Question:
-    """A request of a server to its client, such as `elicitation/create`, before 2026-07-28.
+    """A request of a server to its client, such as `elicitation/create`.
+
+    Only servers of revisions before 2026-07-28 send such requests.
 
     method, params: the method and the undecoded params of the request.
 
     Attributes:
-    answer: a future that gets the client's undecoded result, or an RpcError that is sent to the
-        server. It is cancelled if the server no longer waits for the answer.
+    answer: a future. Its result is the client's result, undecoded; if there is none, its exception
+        is the RpcError that the server gets. The future is cancelled if the server no longer waits
+        for the answer.
     """
 
     __slots__ = ("answer", "method", "params")

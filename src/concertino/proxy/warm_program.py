@@ -21,8 +21,8 @@ __all__ = ["WarmProgram"]
 # The next process is started this many seconds after a waiting one was taken, so that it does not
 # slow down the server that is loading.
 NEXT_AFTER_S = 0.2
-# How many processes wait. With one, a file that is saved again within half a second would be loaded
-# by a process that has to be started first: 380 to 620 ms to the next answer.
+# How many processes wait. With a single one, a file that is saved twice within half a second would
+# find no waiting process the second time, and the next answer would take 380 to 620 ms.
 SPARES = 2
 
 
@@ -60,8 +60,8 @@ class WarmProgram:
     async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
         """Return the process that has waited longest, or a new one if there is none.
 
-        limits: the limits of the connection. A process that waits already has the limits of the
-            open() before, and those given now hold for processes that are started from now on.
+        limits: the limits of processes that are started from now on. A returned process that has
+            waited keeps the limits that were valid when it was started.
         stderr: called with each chunk that the returned process writes to stderr from now on; None
             to drop it.
         Raises SpawnError if a new process cannot be started.
@@ -92,7 +92,7 @@ class WarmProgram:
         self._timer = asyncio.get_running_loop().call_later(NEXT_AFTER_S, self._prepare)
 
     def _prepare(self) -> None:
-        """Start a process that waits, unless there are SPARES, one at a time."""
+        """Start one more waiting process and schedule the next, until SPARES wait."""
         if len(self._waiting) < SPARES:
             self._waiting.append(self._spawn())
             self._schedule()

@@ -39,11 +39,11 @@ MAX_REPORTED = 1000
 class LoopWatcher:
     """The thread that warns when a handler blocks the running event loop.
 
-    LoopWatch (runtime/tasks.py) makes it. The thread sleeps at first, and again whenever no call
-    runs.
+    The thread sleeps while no handler runs. LoopWatch (runtime/tasks.py) makes it, and wakes it
+    before the first call.
 
-    fall_asleep: returns True if no call runs. Called on the loop. When it has returned True, the
-        thread sleeps, and wake() must be called before the next call starts.
+    fall_asleep: returns whether no handler runs. Called on the loop. If it returns True, the thread
+        goes to sleep, and LoopWatch must call wake() before the next handler starts.
     """
 
     def __init__(self, fall_asleep: Callable[[], bool]) -> None:

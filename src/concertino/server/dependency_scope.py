@@ -87,9 +87,10 @@ class Scope:
         self._open: list[tuple[Provider, Any]] = []
 
     async def open(self, order: Sequence[Provider], context: Context) -> Values:
-        """Call all providers in this order, and return their values by key.
+        """Call all providers in this order. Returns their values: Provider.key -> value.
 
-        Raises the exception of a provider that fails. Then close() closes those that are open.
+        Raises the exception of a provider that fails. The caller must then call close(), which
+        closes the providers that were opened before.
         """
         values: dict[object, Any] = {}
         for provider in order:

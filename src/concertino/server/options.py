@@ -83,10 +83,13 @@ class ToolSettings(TypedDict, total=False):
 
 class ToolGuards(TypedDict, total=False):
     """
-    rate_limit: how many calls are accepted per time, such as "10/60" for 10 calls within any 60
-        seconds. Other calls get an error result that says when to try again. None, here and for the
-        next three options, means that there is no limit.
-    max_in_flight: how many calls may run at the same time; other calls get an error result.
+    Limits for one tool. An option that is None or is left out sets no limit.
+
+    rate_limit: how many calls of all clients together are accepted within a time, such as "10/60"
+        for 10 calls within any 60 seconds. Other calls get an error result that says when to try
+        again.
+    max_in_flight: how many calls of all clients together may run at the same time; other calls get
+        an error result.
     timeout_s: seconds after which a call is cancelled. The client then gets an error result.
     max_result_bytes: size in bytes of JSON up to which a result is sent as a whole. A larger result
         is stored for up to an hour. The client gets the beginning of the result, and a link to the

@@ -1,4 +1,6 @@
-"""Section 1, second part: the kinds of stdin and stdout that a server may be started with.
+"""Cases of `concertino check`: the kinds of stdin and stdout that a server may be started with.
+
+They belong to section 1, bytes and framing (docs/reference/check.md).
 
 Each public function is one case of `concertino check`. It gets the CaseContext of a server process,
 causes a fault, and raises a finding if the server reacts wrongly. A Violation breaks a MUST of the
@@ -68,6 +70,7 @@ def read_file_as_stdin(context: CaseContext) -> None:
 
 def start_without_input(context: CaseContext) -> None:
     """Send nothing. The process must exit with code 0 or 1, and log no stack trace."""
+    # The process ends by itself, so its end is no fault.
     context.ended = True
     process = context.process
     if not process.wait_for_exit(context.settings.start_s):
@@ -83,7 +86,8 @@ def start_without_input(context: CaseContext) -> None:
 
 
 CASES = (
-    # Kinds of descriptors. Only sockets and small pipes are common enough to fail the server.
+    # Kinds of descriptors. A wrong reaction to sockets or small pipes is a failure. The other kinds
+    # are rare, so their cases have can_fail=False.
     Case(
         "stdin-socket",
         1,

@@ -58,9 +58,9 @@ def send_invalid_arguments(context: CaseContext) -> None:
 
 
 def fail_in_all_ways(context: CaseContext) -> None:
-    """Call a tool that fails in each way that its schema lists.
+    """Call the tool `fail` once for each value of its argument `how`.
 
-    A result with isError must come back each time.
+    Each value makes the tool fail in another way. A result with isError must come back each time.
     """
     for how in context.find_tool("fail").choices:
         response = context.call_tool("fail", how=how)
