@@ -76,7 +76,7 @@ def test_the_same_pins_are_not_written_again(store: ApprovalStore) -> None:
         (b"{", "remove it, and approve again"),
         (b'{"path": 5}', r"Expected `str`, got `int`"),
         (b'{"path": "\xff"}', "remove it, and approve again"),
-        (b'{"path": "/project/mcp.json", "x": ' + b"[" * 2_000, "maximum recursion depth"),
+        (b'{"path": "/project/mcp.json", "x": ' + b"[" * 100_000, "maximum recursion depth"),
         (b'{"path": "/other"}', "expected format 1 for /project/mcp.json"),
         (b'{"path": "/project/mcp.json", "format": 2}', "expected format 1"),
     ],
