@@ -19,12 +19,7 @@ from msgspec.json import decode, encode
 
 from concertino.client.elicitation_filler import fill_form
 from concertino.decode_errors import DECODE_ERRORS
-from concertino.errors import (
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
-    RpcError,
-)
+from concertino.errors import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
 from concertino.types.client_requests import (
     CLIENT_REQUESTS,
     CreateMessageResult,

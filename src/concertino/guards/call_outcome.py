@@ -15,13 +15,7 @@ from msgspec.json import Decoder
 
 from concertino.backend.interface import Call
 from concertino.decode_errors import DECODE_ERRORS
-from concertino.errors import (
-    BUSY,
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
-    RESOURCE_NOT_FOUND,
-    RpcError,
-)
+from concertino.errors import BUSY, INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, RpcError
 from concertino.types.results import CallToolResult, TextContent
 
 __all__ = [

@@ -18,12 +18,7 @@ from msgspec.json import Decoder
 
 from concertino.backend.interface import Call
 from concertino.decode_errors import DECODE_ERRORS
-from concertino.errors import (
-    METHOD_NOT_FOUND,
-    RpcError,
-    invalid_params,
-    unknown_name,
-)
+from concertino.errors import METHOD_NOT_FOUND, RpcError, invalid_params, unknown_name
 from concertino.library.argument_completion import complete_argument
 from concertino.library.document import Document
 from concertino.library.document_registry import Change, DocumentRegistry, Item

@@ -71,7 +71,8 @@ class PluginContext:
     chunks: sends progress as chunks; None if the tool is not called as a stream.
     hub: the connection to the hub, for sampling; None if there is none.
 
-    Attribute:
+    Attributes:
+    call: the call of the tool. Both kinds of calls have the fields that this class reads.
     meta: what the request says about the call; a key is missing if the request does not say it:
         - `traceparent`: the W3C trace context.
         - `orchestra/caller`: the id of the plugin that has sent the call.
@@ -93,14 +94,11 @@ class PluginContext:
         self._chunks = chunks
         self._name = name
         self._request = request
+        self.call: ToolRequest | StreamStart = (
+            request.tool_call if chunks is None else request.stream_start
+        )
         self._loop = loop = asyncio.get_running_loop()
         self._task = asyncio.current_task(loop)
-
-    @property
-    def _call(self) -> ToolRequest | StreamStart:
-        """The call of the tool. Both kinds of calls have the fields that this class reads."""
-        request = self._request
-        return request.tool_call if self._chunks is None else request.stream_start
 
     @property
     def caller(self) -> DetachedCaller:
@@ -115,11 +113,11 @@ class PluginContext:
 
     @property
     def client(self) -> ClientFacts:
-        return ClientFacts(self._call.caller_plugin, "", "", {})
+        return ClientFacts(self.call.caller_plugin, "", "", {})
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        call = self._call
+        call = self.call
         values = {
             "traceparent": call.trace_parent,
             "orchestra/caller": call.caller_plugin,
@@ -158,7 +156,7 @@ class PluginContext:
         context: this context, or a wrapper around it. The result uses it for everything but calls
             of tools, such as logging.
         """
-        names_of_calls = (self._call.tool_name,)
+        names_of_calls = (self.call.tool_name,)
         # {}: no `_meta` is passed on to the called tools. [0]: no tool has been called yet.
         return SubcallContext(context, self._backend, {}, names_of_calls, [0])
 
@@ -181,7 +179,7 @@ class PluginContext:
         if hub is None or not all(isinstance(item, Sampling) for item in questions.values()):
             # With a hub, a request that is not for sampling is the reason.
             self._refuse("elicitation" if hub is not None else "sampling")
-        call = self._call
+        call = self.call
         answers = await asyncio.gather(
             *(sample_at_hub(hub, item, call, self._name) for item in questions.values())
         )

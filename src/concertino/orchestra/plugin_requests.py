@@ -186,9 +186,9 @@ class PluginRequests:
         request: contains the tool_call, or the stream_start if the tool is called as a stream.
         chunks: sends the tool's progress; None if the tool is not called as a stream.
         """
-        call = request.tool_call if chunks is None else request.stream_start
-        name = call.tool_name
         context = PluginContext(self._backend, self._name, request, chunks, self._hub())
+        call = context.call
+        name = call.tool_name
         if not self._has_tool(name, context):
             return error_response("", "tool_not_found", f"{self._name} has no tool {name!r}")
 

@@ -23,12 +23,7 @@ from urllib.parse import quote, unquote_to_bytes
 from msgspec.json import Decoder
 
 from concertino.decode_errors import DECODE_ERRORS
-from concertino.errors import (
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    ResourceNotFound,
-    RpcError,
-)
+from concertino.errors import INTERNAL_ERROR, INVALID_PARAMS, ResourceNotFound, RpcError
 from concertino.orchestra.plugin_messages import (
     PluginRequest,
     PluginResponse,

@@ -24,12 +24,7 @@ from msgspec.structs import replace
 
 from concertino.backend.interface import Context
 from concertino.decode_errors import DECODE_ERRORS
-from concertino.errors import (
-    InsufficientScope,
-    NotRegistered,
-    RegistrationError,
-    invalid_params,
-)
+from concertino.errors import InsufficientScope, NotRegistered, RegistrationError, invalid_params
 from concertino.near_names import suggestion
 from concertino.types.results import CacheScope
 

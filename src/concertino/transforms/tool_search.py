@@ -25,12 +25,7 @@ from concertino.backend.call_hooks import (
 from concertino.backend.interface import Backend, Call, Context
 from concertino.backend.wrappers import BackendWrapper
 from concertino.decode_errors import DECODE_ERRORS
-from concertino.errors import (
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
-    RpcError,
-    invalid_params,
-)
+from concertino.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError, invalid_params
 from concertino.near_names import hint_keywords, suggestion
 from concertino.token_estimate import estimate
 from concertino.transforms.found_tools import describe_found
