@@ -192,6 +192,24 @@ def legacy(request: Request, version: str = "2025-11-25") -> bytes | None:
     return None
 
 
+def script_of_gets(answers: list[bytes]) -> tuple[Script, asyncio.Event]:
+    """Return the script of a server of 2025-11-25 that answers each GET by the next of `answers`.
+
+    The event is set at the first GET after them, which is refused for good.
+    """
+    is_over = asyncio.Event()
+
+    async def script(request: Request) -> bytes:
+        if request.rpc == "GET":
+            if answers:
+                return answers.pop(0)
+            is_over.set()
+            return plain("405 Method Not Allowed")
+        return legacy(request) or plain("202 Accepted")
+
+    return script, is_over
+
+
 TEXT = {"content": [{"type": "text", "text": "ok"}]}
 
 
@@ -389,16 +407,7 @@ async def test_the_stream_for_the_servers_own_messages_is_opened_again_when_it_b
     """(HL-24, HC-3)"""
     monkeypatch.setattr(event_stream, "RETRY_S", 0.01)
     answers = [cut(b"id: e1\ndata:\n\n"), b"", plain("502 Bad Gateway"), cut()]
-    is_open_again = asyncio.Event()
-
-    async def script(request: Request) -> bytes:
-        if request.rpc == "GET":
-            if answers:
-                return answers.pop(0)
-            is_open_again.set()
-            return plain("405 Method Not Allowed")
-        return legacy(request) or plain("202 Accepted")
-
+    script, is_open_again = script_of_gets(answers)
     async with scripted(script) as (url, requests), Client(url):
         await is_open_again.wait()
     gets = [item for item in requests if item.rpc == "GET"]
@@ -511,16 +520,7 @@ async def test_the_stream_of_a_session_is_opened_when_a_busy_server_wants(
         plain(status, b"", "Retry-After: 600"),
         plain(status),
     ]
-    is_open_again = asyncio.Event()
-
-    async def script(request: Request) -> bytes:
-        if request.rpc == "GET":
-            if answers:
-                return answers.pop(0)
-            is_open_again.set()
-            return plain("405 Method Not Allowed")
-        return legacy(request) or plain("202 Accepted")
-
+    script, is_open_again = script_of_gets(answers)
     async with scripted(script) as (url, _), Client(url):
         await asyncio.wait_for(is_open_again.wait(), 20)
     # The second refusal in a row demands no pause, so the client makes one of its own.

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from http_service import INITIALIZE, INITIALIZED
 from interop.test_upstream import (
     DEADLINE_S,
     ENVIRONMENT,
@@ -129,20 +130,7 @@ def test_our_bridge_shows_one_stable_list_of_their_hub_and_warns_once(place: Pat
             assert process.stdin is not None
             assert process.stderr is not None
             list_tools = {"jsonrpc": "2.0", "method": "tools/list", "params": {}}
-            begins = [
-                {
-                    "jsonrpc": "2.0",
-                    "id": 0,
-                    "method": "initialize",
-                    "params": {
-                        "protocolVersion": "2025-11-25",
-                        "capabilities": {},
-                        "clientInfo": {"name": "test", "version": "1"},
-                    },
-                },
-                {"jsonrpc": "2.0", "method": "notifications/initialized"},
-                {**list_tools, "id": 1},
-            ]
+            begins = [INITIALIZE, INITIALIZED, {**list_tools, "id": 1}]
             process.stdin.write(b"".join(json.dumps(each).encode() + b"\n" for each in begins))
             lines: list[str] = []
             while lines.count("REFRESHED") < count:
