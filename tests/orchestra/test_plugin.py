@@ -22,7 +22,7 @@ from google.protobuf import json_format, struct_pb2
 from loops import on_a_loop
 
 from concertino import Context, Plugin, ToolError, image
-from concertino.errors import RegistrationError
+from concertino.errors import Disconnected, RegistrationError
 from concertino.orchestra.certificates import CertificateError, Certificates
 from concertino.orchestra.link import listen_for_links, open_link
 from concertino.orchestra.plugin_pb2 import (
@@ -719,10 +719,14 @@ async def test_ready_is_not_among_the_lines_that_are_dropped(folder: Path) -> No
     assert process.stderr is not None
     try:
         async with asyncio.timeout(20):
-            while not (folder / "p").is_socket():
-                await asyncio.sleep(0.01)
+            # A socket file may exist a moment before the plugin listens there.
+            while True:
+                try:
+                    link = await open_link(f"unix:{folder}/p")
+                    break
+                except Disconnected:
+                    await asyncio.sleep(0.01)
             # It answers, so all of that has been said.
-            link = await open_link(f"unix:{folder}/p")
             await link.request(PluginRequest(health=HealthRequest()))
             await link.close()
         os.set_blocking(process.stderr.fileno(), False)
