@@ -62,9 +62,10 @@ class Batches:
     def refuse(self, elements: list[Raw]) -> InvalidMessage | None:
         """Return the error for a batch that is not accepted; None if it is accepted.
 
-        A batch is refused if it is empty or too long, or if the revision has no batches. The batch
-        may contain responses to requests of this side; their ids are in `answers` of the error.
+        A batch is refused if it is empty or too long, or if the revision has no batches.
         elements: the undecoded messages of the batch.
+        The field `answers` of the error contains the ids of all responses in the batch, because the
+        requests of this side that they answer must fail.
         """
         limit = self._limits.max_batch
         if not self.accepted:
@@ -87,9 +88,8 @@ class Batches:
     def add_response(self, batch: Batch, id: Id, frame: bytes) -> None:
         """Add the response to the request `id` of a batch.
 
-        An error takes the place of the response if the responses of all unfinished batches would
-        together exceed max_message_bytes. A response that is shorter than this error is added
-        anyway.
+        If the responses of all unfinished batches would together exceed max_message_bytes, an error
+        response is added instead.
         frame: the response.
         """
         limit = self._limits.max_message_bytes
@@ -98,7 +98,10 @@ class Batches:
                 "Internal error: the answers of unfinished batches "
                 f"would have more than {limit} bytes (limit)"
             )
-            frame = min(frame, encode_error(encode_id(id), INTERNAL_ERROR, text), key=len)
+            error = encode_error(encode_id(id), INTERNAL_ERROR, text)
+            # An error that is longer than the response would save nothing.
+            if len(error) < len(frame):
+                frame = error
         batch.answers.append(frame)
         batch.size += len(frame)
         self.size += len(frame)

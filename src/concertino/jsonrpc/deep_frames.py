@@ -1,9 +1,11 @@
 """Finds the ids of messages that no JSON decoder reads, such as deeply nested ones.
 
 JSON decoders are recursive and give up after about a thousand levels. To find the members of the
-outermost object, it is enough to count brackets outside of strings. The error response to such a
-message needs its id: without it, the sender cannot match the error to its request and waits until
-its timeout. The same holds for a malformed response: without its id, its caller would wait.
+outermost object, it is enough to count brackets outside of strings.
+
+An error response must contain the id of the request. Otherwise the sender cannot match the error to
+its request, and waits until its timeout. If the malformed message is a response, its id tells which
+request of ours has failed.
 messages.py imports this module only when such a message arrives.
 """
 
@@ -92,10 +94,10 @@ def find_last_id(frame: bytes) -> bytes | None:
 
 
 def find_objects(line: bytes) -> list[OuterMembers]:
-    """Return those JSON objects in a line of other text that begin like a response.
+    """Return the JSON objects in a line of other text whose first member is that of a response.
 
-    The last object may be incomplete. Objects inside of returned objects are not returned. At most
-    MAX_OBJECTS are returned, which begin in the first SEARCHED_BYTES.
+    The last object may be incomplete. Objects inside of returned objects are not returned. The
+    function searches the first SEARCHED_BYTES, and returns at most MAX_OBJECTS objects.
     """
     objects: list[OuterMembers] = []
     position = 0
@@ -137,8 +139,11 @@ def _read_object(text: bytes, begin: int, max_tokens: int) -> OuterMembers:
 def split_batch(frame: bytes) -> list[bytes] | None:
     """Return the elements of a batch as JSON texts, which may still be malformed.
 
-    Returns None if the frame is no array, if it has more than MAX_TOKENS strings, brackets and
-    commas, or if none of its elements is an object, because then none can be a message.
+    Returns None in three cases:
+
+    - The frame is no array.
+    - It has more than MAX_TOKENS strings, brackets and commas.
+    - None of its elements is an object, so none can be a message.
     """
     elements = split_array(frame) or []
     return elements if any(element.startswith(b"{") for element in elements) else None

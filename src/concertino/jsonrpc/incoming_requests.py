@@ -33,22 +33,23 @@ class IncomingRequest(Struct, eq=False):
     """A request from the other side, from its arrival to its response.
 
     id, method, params: from the message; the values of params are undecoded.
-    size: the length of its frame in bytes, which counts against the limits.
-    open: whether it may still be answered; False after it was answered or cancelled.
-    table: the table that contains it, while it waits or runs; otherwise None. A request that is
-        answered in the first step of its handler is never in a table.
-    batch: the batch in which it came, or None.
-    on_cancel: called with a reason when the other side cancels the request; None if its handler has
+    size: the length of the frame in bytes, which counts against the limits.
+    open: whether the request may still be answered; False after it was answered or cancelled.
+    table: the table that contains the request while it waits or runs; otherwise None. A request
+        that is answered in the first step of its handler is never in a table.
+    batch: the batch that contained the request; None if it came alone.
+    on_cancel: called with a reason when the other side cancels the request; None if the handler has
         nothing to cancel.
-    throttle: limits the rate of its progress and log notifications; None before the first one.
-    last_progress: the highest progress value so far.
+    throttle: the rate limits for progress and log notifications about the request; None before the
+        first notification.
+    last_progress: the highest progress value that was sent so far.
     kind: the method and the name of the tool or prompt, while the request runs and `unread` counts
         it; otherwise None.
-    expected_bytes: the probable size of its response, while it runs; 0 if that is not known.
+    expected_bytes: the probable size of the response, while the request runs; 0 if not known.
     unread: the UnreadResults of the connection, which limits the memory for responses that the
         client has not read; None before the request runs.
-    has_begun: whether the code of its `def` handler is known to have begun in a thread, so that it
-        is too late to keep the call back (UnreadResults.keep_back).
+    has_begun: whether the code of the `def` handler is known to have begun in a thread. Then it is
+        too late for UnreadResults.keep_back(), which would let the call wait.
     """
 
     id: Id

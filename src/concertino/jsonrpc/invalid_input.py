@@ -18,10 +18,10 @@ MAX_LOGGED_FRAME_BYTES = 2048
 
 
 class InvalidInput:
-    """The invalid frames that a peer has received: how it treats them, and counts for the log.
+    """Counts the invalid frames that a peer has received, and makes the error responses to them.
 
-    A frame is one JSON text as it was received; it is invalid if it is not a JSON-RPC message.
-    bucket: limits the rate of error responses to invalid frames without a readable id.
+    A frame is one JSON text as it was received. It is invalid if it is not a JSON-RPC message.
+    bucket: the rate limit for error responses to invalid frames without a readable id.
 
     Attributes:
     answered: whether an invalid frame gets an error response. A client sets it to False; invalid
@@ -99,8 +99,11 @@ class InvalidInput:
         if not self.answered:
             self.unsolicited += 1
             return None
+        # Blank lines have no text, and are not counted. A frame that was too long is counted in
+        # `oversize`.
         if invalid.message and frame is not None:
             self.add(invalid.message, frame)
+        # Malformed responses, malformed notifications and blank lines have the code 0.
         if invalid.code == 0:
             return None
 

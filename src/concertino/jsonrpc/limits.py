@@ -35,13 +35,14 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, metaclass=HintingS
         frame is the JSON text of one message or batch.)
     high_water_bytes: when this much output is buffered, no more calls start and no more input is
         read.
-    low_water_bytes: calls and input go on at the latest when the buffered output has fallen below
-        this.
+    low_water_bytes: when the buffered output has fallen below this, calls start again and input is
+        read again.
     max_in_flight: the number of calls that run at the same time.
     max_in_flight_bytes: a call starts only while the frames of all running calls together have
         fewer bytes than this.
     max_waiting, max_waiting_bytes: the number of calls that wait until they may start, and the
-        bytes of their frames. A call that would exceed one of them gets the error -31001 (busy).
+        bytes of their frames. A call that would exceed one of these two limits gets the error
+        -31001 (busy).
     max_batch: the number of messages in one JSON-RPC batch. Only 2025-03-26 has batches.
     max_subscriptions: the number of resources to which one client subscribes.
     max_listening: the number of open subscriptions/listen requests of one client.
@@ -58,7 +59,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, metaclass=HintingS
     max_unread_bytes: how many bytes of output a client may leave unread. A call starts only if its
         result will probably fit. A large result that does not fit waits; if the client reads
         nothing for drain_s seconds, it is dropped.
-    max_unread_bytes_total: the same for all clients of the process together.
+    max_unread_bytes_total: how many bytes of output all clients of the process together may leave
+        unread.
     opening_s: how many seconds a client's first request waits while the server is starting. If the
         start fails in this time, the request is answered with the reason. After this time,
         `initialize` and `server/discover` are answered although the server is still starting, and

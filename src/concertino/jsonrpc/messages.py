@@ -86,9 +86,9 @@ class InvalidMessage(Struct, frozen=True):
         response, or a notification with malformed params.
     message: the error's text; "" if the frame need not be logged, such as a blank line.
     id: the id for the error response; UNSET if the frame has no readable id, or is a response.
-    answers: if the frame is a malformed response, or may be one, the ids of the requests of ours
-        that it answers. If the code is 0, it certainly is one. Otherwise it may also be a malformed
-        request from the other side.
+    answers: the ids of our requests to which the frame is a malformed response. If the code is not
+        0, the frame may also be a malformed request of the other side with this id. Empty for all
+        other frames.
     """
 
     code: int
@@ -371,12 +371,13 @@ def _reject_response(members: dict[str, Raw]) -> InvalidMessage:
 def is_response(names: AbstractSet[str]) -> bool:
     """Return whether a malformed message is a response, judging by the names of its members.
 
-    It is one if it has no method, but a result or an error, and in addition either `jsonrpc` or no
-    members besides `id`, `result` and `error`. The last condition excludes lines of a log that a
-    server prints as JSON, such as {"level": "error", "id": 5, "error": "..."}.
+    A response has no method, and a result or an error. If it lacks `jsonrpc`, it must have no
+    members besides `id`, `result` and `error`.
     """
     if "method" in names or not ("result" in names or "error" in names):
         return False
+    # The second condition excludes lines of a log that a server prints as JSON, such as
+    # {"level": "error", "id": 5, "error": "..."}.
     return "jsonrpc" in names or names <= UNVERSIONED
 
 
@@ -393,16 +394,13 @@ def _answered_ids(id: object) -> tuple[Id, ...]:
 def _recover_id(frame: bytes, reason: str) -> Message | InvalidMessage:
     """Return the parse error for a frame that msgspec rejects, with the request's id if possible.
 
-    Without the id of a request, its sender could not match our error response to it; without the id
-    of a response, we could not match it to our request. In both cases the caller would wait until
-    its timeout. The id is read with the standard library's `json`, which is more lenient than
-    msgspec: it accepts NaN, control characters and lone surrogates. A lone surrogate is the usual
-    cause: a text was cut in the middle of an emoji.
-
-    If `json` rejects the frame as well, it may be text that a program has printed, followed by a
-    response on the same line. Then the response is returned.
+    If a program has printed text, and then a response on the same line, the response is returned.
     reason: the text of the error.
     """
+    # Without its id, an error response or a response could not be matched to its request, and the
+    # caller would wait until its timeout. The standard library's `json` is more lenient than
+    # msgspec: it accepts NaN, control characters and lone surrogates. A lone surrogate is the usual
+    # cause: a text was cut in the middle of an emoji.
     import json
 
     try:
@@ -420,9 +418,11 @@ def _recover_id(frame: bytes, reason: str) -> Message | InvalidMessage:
     if reason.endswith("truncated"):
         reason = "Parse error: a string holds half a surrogate pair"
     id = members.get("id")
+    # Some programs send a response with "method": null.
     names = {name for name in members if name != "method" or members[name] is not None}
     if is_response(names):
         return InvalidMessage(0, reason, answers=_answered_ids(id))
+    # An id that was damaged, or that cannot be encoded, would match no request of the sender.
     if type(id) is int or (type(id) is str and id.isprintable() and "\ufffd" not in id):
         return InvalidMessage(PARSE_ERROR, reason, id)
     return InvalidMessage(PARSE_ERROR, reason)
@@ -433,18 +433,15 @@ def _read_text(frame: bytes, reason: str) -> Message | InvalidMessage:
 
     Such a line is usually a response that was cut off, two responses without a newline between
     them, or a text that the program has printed.
-
-    A printed text may contain one response. If the response is at the end, there are two possible
-    causes: the program has printed the text without a newline, or the program has logged what it
-    sends. Either way the response is returned; after a log line, the response itself follows and is
-    skipped as unsolicited. If more text comes after the response, such as a closing quote, the line
-    is a log line, and its response is not used.
-
-    Untrusted text that a program prints cannot forge a response in this way, because a client's ids
-    begin with a random number.
     reason: the text of the error. The error's `answers` are the ids of the incomplete responses in
         the line.
     """
+    # A printed text may end with a response for two reasons. The program has printed the text
+    # without a newline, or it has logged what it sends. The response is used in both cases. After a
+    # log line, the same response arrives again, and is ignored as unsolicited.
+    #
+    # Untrusted text that a program prints cannot forge a response in this way, because a client's
+    # ids begin with a random number.
     try:
         from concertino.jsonrpc.deep_frames import find_objects
     except ImportError:
@@ -459,6 +456,7 @@ def _read_text(frame: bytes, reason: str) -> Message | InvalidMessage:
         response = decode(frame[members.begin :])
         if type(response) is Message and response.method is UNSET:
             return response
+        # If text follows the response, such as a closing quote, the line is a log line.
         if members.end is not None and frame[members.end :].strip():
             return InvalidMessage(PARSE_ERROR, reason)
 

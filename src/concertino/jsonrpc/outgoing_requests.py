@@ -22,7 +22,7 @@ __all__ = ["OutgoingRequest", "PendingTable", "parse_error"]
 
 # The beginnings of the texts of InvalidMessages, which fail_answered() removes.
 KINDS_OF_FAULTS = (MALFORMED, "Parse error: ", "Invalid Request: ")
-# The most digits of an id of ours in a string. Our ids have at most 10 digits at first.
+# A string with more digits is no id of ours. The first id has at most 10 digits, and ids count up.
 MAX_DIGITS = 18
 
 
@@ -115,9 +115,10 @@ class PendingTable(dict[int, "PendingRequest"]):
         return self._deadlines[0][0] if self._deadlines else None
 
     def pop_first_deadline(self) -> PendingRequest:
-        """Return the request with the earliest deadline, and remove the deadline from the heap.
+        """Return the request with the earliest deadline, and forget this deadline.
 
-        Read next_deadline before: it removes the entries of answered requests from the top.
+        The request stays in the table. Read next_deadline before: it also forgets the deadlines of
+        answered requests.
         """
         return self[heappop(self._deadlines)[1]]
 
@@ -130,10 +131,12 @@ class PendingTable(dict[int, "PendingRequest"]):
         # The cast is harmless: our ids are integers, and any other id is not in the table.
         outgoing = self.pop(cast("int", id), None)
         if outgoing is None:
+            if type(id) is not str:
+                return False
             # Some servers write "5" for 5. The response is malformed, but the request that it
             # answers is known and can fail.
             text = f"{MALFORMED}id: expected an integer, got a string"
-            return type(id) is str and self.fail_answered(InvalidMessage(0, text, id, (id,)))
+            return self.fail_answered(InvalidMessage(0, text, answers=(id,)))
         if response.error is ABSENT:
             outgoing.done(response.result)
         else:
@@ -143,8 +146,8 @@ class PendingTable(dict[int, "PendingRequest"]):
     def fail_answered(self, invalid: InvalidMessage) -> bool:
         """Fail the pending requests whose ids are in `invalid.answers`, with a ProtocolError.
 
-        An id that is an integer in a string, such as "5", stands for that integer. Returns whether
-        any request has failed.
+        An id that is an integer in a string, such as "5", stands for that integer.
+        Returns whether at least one pending request had such an id.
         """
         reason = invalid.message
         for prefix in KINDS_OF_FAULTS:
@@ -177,9 +180,9 @@ class _ErrorBody(Struct):
 
 
 def parse_error(error: Raw) -> RpcError | ProtocolError:
-    """Convert the `error` member of a response to an exception, and return it.
+    """Return the `error` member of a response as an exception.
 
-    It is an RpcError, or a ProtocolError if the member is malformed.
+    Returns an RpcError, or a ProtocolError if the member is malformed.
     """
     try:
         body = decode(error, type=_ErrorBody)

@@ -72,7 +72,7 @@ class Peer(Generic[R]):
 
     A frame is one JSON text, without the newline.
     send: called with each frame to be sent, and the id of the request that it belongs to, or None.
-        Returns how many bytes of output are buffered. An attribute that may be replaced.
+        It must return how many bytes of output are buffered. The attribute `send` may be replaced.
     limits: how many requests may run and wait, and how much memory messages may take.
     clock: returns the time in seconds; must not go backwards.
     first_id: the id of the first outgoing request.
@@ -82,8 +82,8 @@ class Peer(Generic[R]):
 
     Attributes:
     running: incoming requests whose handlers are at work, and those whose response waits in
-        `unread`. The owner of the peer (the session of a server, or the client) adds a request with
-        add_running() if its handler has to wait.
+        `unread`. The owner of the peer adds a request with add_running() if the request's handler
+        has to wait.
     waiting: incoming requests that admit() has queued, before they start.
     outgoing: requests that this end has sent and that wait for a response.
     buffered_bytes: how many bytes of output the transport buffers.
@@ -91,8 +91,7 @@ class Peer(Generic[R]):
     ready: False while the backend starts; incoming requests are queued then.
     batches: which batches are accepted, and the responses to unfinished ones. A batch is an array
         of messages in one frame (revision 2025-03-26).
-    invalid_input: how invalid frames are treated, and how many have arrived. A frame is invalid if
-        it is not a JSON-RPC message.
+    invalid_input: counts the frames that are not JSON-RPC messages, and makes the error responses.
     """
 
     def __init__(
@@ -284,10 +283,10 @@ class Peer(Generic[R]):
     # Admission
 
     def admit(self, incoming: R) -> bool:
-        """Return whether an incoming request may start now.
+        """Return True if an incoming request may start now. Otherwise queue it and return False.
 
-        If it may not, it is queued, and pop_waiting() returns it later. If the queue is full, it is
-        answered with the error -31001 (busy) instead.
+        pop_waiting() returns a queued request later. If the queue is full, the request is answered
+        with the error -31001 (busy) instead.
         """
         limits = self._limits
         # Requests start in order of arrival. But a call may overtake the queue if the first queued
@@ -452,10 +451,9 @@ class Peer(Generic[R]):
             self._answer(incoming, frame)
 
     def drop_waiting_responses(self) -> None:
-        """Send each waiting response that fits into the limits by now, or an error in its place.
+        """Send the waiting responses that fit into the limits, and errors in place of the others.
 
-        Called when the other side has read nothing for some time, and when the calls of a
-        connection are cut off at its end.
+        Called when the other side has read nothing for some time, and before a connection closes.
         """
         self._send_waiting()
         for incoming in list(self.unread.waiting):
@@ -564,7 +562,7 @@ class Peer(Generic[R]):
             self.notify("notifications/cancelled", params, outgoing.id if about is None else about)
 
     def expire(self, now: float) -> None:
-        """Abandon our requests whose deadline has passed; their `done` gets a TimeoutError.
+        """Abandon our requests whose deadline has passed, and pass a TimeoutError to their `done`.
 
         now: the current time by the peer's clock.
         """

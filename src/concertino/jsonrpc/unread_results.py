@@ -34,12 +34,12 @@ LARGE_BYTES = 16 * 1024
 # about the size of its results. Eight results of the largest size fit into the limits: six in the
 # buffer and two that wait.
 FIRST_CALLS = 8
-# A slow tool may run more calls although none has returned: every GROWTH_S seconds, the number of
-# calls that may start grows by the factor GROWTH.
+# A slow tool may run more calls although none has returned. Every GROWTH_S seconds, the number of
+# calls that may run is multiplied by GROWTH.
 GROWTH = 4
 GROWTH_S = 0.5
-# The same as GROWTH_S, for calls that run in threads. This time is longer, because many threads may
-# be building large results before the size of the first result is known. It is not endless, because
+# This replaces GROWTH_S for calls that run in threads. It is longer, because many threads may be
+# building large results before the size of the first result is known. It is not endless, because
 # the first calls may wait for calls that have not started yet.
 THREAD_GROWTH_S = 5.0
 # The number of calls stops growing when the expected size of each result has fallen to this.
@@ -128,8 +128,8 @@ class ProcessBudget:
         """Return how many bytes a result reserves in its connection's limit, if nothing is known.
 
         kind: the kind of call (its method and the name of its tool), which has never returned.
-        At first this is 1 / FIRST_CALLS of the limit, so that FIRST_CALLS calls may start. While
-        calls of the kind run and return nothing, lower_guess() lowers it, so that more may start.
+        At first the result is 1 / FIRST_CALLS of the limit, so that FIRST_CALLS calls may start. It
+        is smaller after each lower_guess().
         """
         return self._guesses[kind][0] if kind in self._guesses else self._first_guess
 
@@ -138,38 +138,40 @@ class ProcessBudget:
 
         kind: the kind of call (its method and the name of its tool), which has never returned.
         At first this is the size of the largest possible result, because the limit of the process
-        must hold even if all results are that large. It falls by the same factor as guess().
+        must hold even if all results are that large. Each lower_guess() lowers it by the same
+        factor as guess().
         """
         return self.guess(kind) * self._largest_bytes // self._first_guess
 
     def lower_guess(self, kind: Kind, now: float, in_threads: bool = False) -> None:
-        """Lower the expected size of results of a kind, so that more calls of it may start.
+        """Lower the expected size of results of a kind, so that more calls of this kind may start.
 
         The size is lowered at most once in GROWTH_S seconds. For calls that run in threads, it is
-        lowered at most once in THREAD_GROWTH_S seconds; for them, this method lowers nothing the
-        first time, and only starts this period.
+        lowered at most once in THREAD_GROWTH_S seconds, which begin at the first call of this
+        method.
         now: the current time in seconds.
-        in_threads: whether calls of this kind run in threads now. If they have once, they count as
-            running in threads for ever: a thread ends a moment before the result of its call is
-            known.
+        in_threads: whether calls of this kind run in threads now.
         """
         # For a new kind with threads, the waiting time begins now. Otherwise 0.0, a time long ago,
         # lets the guess be lowered at once.
-        initial = self._first_guess, now if in_threads else 0.0, False
+        last_change = now if in_threads else 0.0
+        initial = self._first_guess, last_change, False
         guess, lowered_at, had_threads = self._guesses.get(kind, initial)
+        # A kind that has once run in threads counts as running in threads for ever, because a
+        # thread ends a moment before the result of its call is known.
         in_threads = in_threads or had_threads
-        if now - lowered_at >= (THREAD_GROWTH_S if in_threads else GROWTH_S):
+        period_s = THREAD_GROWTH_S if in_threads else GROWTH_S
+        if now - lowered_at >= period_s:
             # Stop at LEAST_UNKNOWN_BYTES. A guess that is smaller already, because the limits are
             # low, stays.
-            guess, lowered_at = max(guess // GROWTH, min(guess, LEAST_UNKNOWN_BYTES)), now
+            least = min(guess, LEAST_UNKNOWN_BYTES)
+            guess = max(guess // GROWTH, least)
+            lowered_at = now
         self._guesses[kind] = guess, lowered_at, in_threads
 
     def record_size(self, kind: Kind, size: int) -> None:
-        """Remember the size of a response, to estimate the sizes of later ones of the same kind.
+        """Remember the size of a response, to estimate the size of the next one of this kind.
 
-        A larger size replaces the remembered one at once. A smaller size lowers the remembered one
-        by at most an eighth of it. So a single small result does not hide that other results are
-        large, but after many small results the estimate is small again.
         kind: the method of the call, with the name of its tool or prompt.
         size: the length of the response in bytes.
         """
@@ -177,6 +179,9 @@ class ProcessBudget:
         if known == 0 and len(self.sizes) >= MAX_KINDS:
             self.sizes.clear()
             self._guesses.clear()
+        # A larger size replaces the estimate. A smaller size lowers the estimate by at most an
+        # eighth: a single small result must not hide that other results are large, but after many
+        # small results the estimate must be small again.
         self.sizes[kind] = max(size, known - known // 8)
 
 
@@ -287,8 +292,9 @@ class UnreadResults:
         If it is the only call of a client that has read nearly everything, only the limit of the
         process must hold, and it may be exceeded by a reserve.
         expected: how many bytes the new call will probably return. If its kind is unknown, this
-            includes the running calls of its kind on this connection.
-        expected_of_all: the same, with the running calls of its kind on all connections.
+            includes the running calls of this kind on this connection.
+        expected_of_all: how many bytes the new call will probably return. If its kind is unknown,
+            this includes the running calls of this kind on all connections.
         is_alone: whether no other call of the connection runs.
         """
         budget, reserve = self.budget, self._reserve_bytes
@@ -337,10 +343,10 @@ class UnreadResults:
         self.budget.record_size(incoming.kind or kind_of(incoming), size)
 
     def on_slow_calls(self, now: float, in_threads: Collection[Kind] = ()) -> None:
-        """Let more calls start, of those tools that run but have never returned a result.
+        """Let more calls start of the tools that run but have never returned a result.
 
-        The runtime calls this some time after on_blocked. Tools that have still returned nothing
-        are probably slow, and waiting for their first result would block their other calls.
+        The runtime calls this some time after on_blocked. By then these tools are probably slow,
+        and waiting for their first result would block their other calls.
         now: the current time in seconds.
         in_threads: the kinds of calls that run in threads.
         """
@@ -374,10 +380,10 @@ class UnreadResults:
     def count_as_unknown(self, incoming: IncomingRequest) -> None:
         """Count a running call as if no call of its kind (its tool) had returned a result yet.
 
-        From then on the call matters only when other calls of the same kind are to start. Calls of
-        other kinds must not wait until this call has ended, because its handler may be waiting for
-        something that those calls do.
+        The call then delays only calls of its own kind.
         """
+        # Calls of other kinds must not wait until this call has ended, because its handler may be
+        # waiting for something that those calls do.
         incoming.has_begun = True
         kind = incoming.kind
         if incoming.expected_bytes and kind is not None:
@@ -396,10 +402,10 @@ class UnreadResults:
             self._set_expected(incoming, incoming.kind, 1)
 
     def may_begin(self, incoming: IncomingRequest) -> bool:
-        """Return whether the result of a call that is kept back will probably fit.
+        """Return whether the code of a call that keep_back() has delayed may begin.
 
-        If so, the result is counted from now on. keep_back() has made the call wait before its code
-        began. Returns True for a call that has ended.
+        It may if its result will probably fit; the result is then counted from now on. Returns True
+        for a call that has ended.
         """
         kind = incoming.kind
         if kind is None:
@@ -438,21 +444,21 @@ class UnreadResults:
     # Responses
 
     def fits(self, size: int) -> bool:
-        """Return whether the limits allow a large response to be sent now.
+        """Return whether the limits of the connection and the process allow a large response now.
 
-        It must fit into the limits of the connection and of the process. But a client that has read
-        everything may get a response of any size, unless the limit of the process and RESERVE_BYTES
-        are used up.
+        A client that has read everything may get a response of any size, unless the limit of the
+        process and RESERVE_BYTES are used up.
         size: the length of the response in bytes.
         """
         return self._has_space(size, self.held, self.budget.held)
 
     def _has_space(self, size: int, held: int, held_of_all: int, excess: int = 0) -> bool:
-        """Return whether the limits allow a response in addition to the responses that are held.
+        """Return whether the limits allow a response in addition to the unread responses.
 
-        held: how many bytes this connection holds.
-        held_of_all: the same for all connections.
-        excess: how many bytes the limits may be exceeded by.
+        size: the length of the new response in bytes.
+        held: how many bytes the unread responses of this connection have.
+        held_of_all: how many bytes the unread responses of all connections have.
+        excess: by how many bytes the limits may be exceeded.
         """
         budget = self.budget
         if not held:
@@ -466,13 +472,17 @@ class UnreadResults:
     def may_postpone(self, size: int) -> bool:
         """Return whether there is probably room for a result that is larger than expected.
 
-        If so, the result can be encoded and sent in a later iteration of the loop. If not, it would
-        be dropped, so it need not be encoded.
+        If not, the result would be dropped, so it need not be encoded.
         size: the probable size of the result in bytes.
         """
         budget = self.budget
-        held, held_of_all = self.held + self._postponed, budget.held + budget.postponed
-        return self._has_space(size, held, held_of_all, MAX_WAITING_BYTES - budget.waiting)
+        return self._has_space(
+            size,
+            held=self.held + self._postponed,
+            held_of_all=budget.held + budget.postponed,
+            # A response that exceeds the limits may still wait until the client has read more.
+            excess=MAX_WAITING_BYTES - budget.waiting,
+        )
 
     def postpone(self, incoming: IncomingRequest, size: int) -> None:
         """Count a result that is larger than expected, until it is sent in a later loop iteration.

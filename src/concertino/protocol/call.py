@@ -42,10 +42,10 @@ class Call(Struct, frozen=True, gc=False):
     params: name -> undecoded JSON, for all params except `_meta`, `inputResponses` and
         `requestState`.
     meta: key -> undecoded JSON, for the keys of `_meta` that the protocol does not define, such as
-        trace context. A backend that forwards the call to another server forwards them, too.
-    answers: the client's answers to the backend's InputRequired, by key, if the client repeats the
-        call; otherwise empty.
-    state: the state in the backend's InputRequired, if the client repeats the call; otherwise
+        trace context. A backend that forwards the call to another server also forwards `meta`.
+    answers: if the client repeats the call, its answers to the backend's InputRequired, by key;
+        otherwise empty.
+    state: if the client repeats the call, the state in the backend's InputRequired; otherwise
         empty.
     """
 
@@ -120,13 +120,13 @@ class InputRequired(Struct, frozen=True):
 
         return InputRequired({"confirm": Elicitation("Delete it?", requested_schema=schema)})
 
-    The client is asked the questions, and the backend gets the call again, with the answers in
-    Call.answers and with the same `state` in Call.state (MCP 2026-07-28 basic/patterns/mrtr). At
+    The session asks the client the questions. Then the backend gets the call again, with the
+    answers in Call.answers and with `state` in Call.state (MCP 2026-07-28 basic/patterns/mrtr). At
     least one of the two fields must not be empty.
     questions: requests to the client by key. Each is a ClientRequest (types/client_requests.py), or
         a request of another server as undecoded JSON, which 2026-07-28 clients get unchanged.
-    state: any bytes that the backend needs to continue. The client stores them; it can read but not
-        change them.
+    state: any bytes that the backend needs to continue. The client stores these bytes. It can read
+        them, but not change them.
     """
 
     # Any and not ClientRequest, whose module is loaded only when a backend asks something.
@@ -153,8 +153,8 @@ class ClientFacts(Struct, frozen=True):
 class ServerFeatures(Struct, frozen=True):
     """What a backend offers to clients.
 
-    Requests for features that it does not offer are answered with -32601, unless other_methods is
-    True.
+    If a client requests a feature that the backend does not offer, it gets the error -32601, unless
+    other_methods is True.
 
     info: the server's name, version and so on, as in `serverInfo`.
     instructions: the text about the server that hosts show their model; None for no text.

@@ -36,9 +36,9 @@ class CallDialogues:
     A state is a `requestState`: a token with a dialogue, which the client stores between two rounds
     of a call.
 
-    profiles: says what the server is called, because a state is bound to the server's name.
-    make_seal: returns the Seal that makes and opens states; called each time it is needed. None in
-        a session whose calls never ask their client.
+    profiles: the profiles of the session, which contain the server's name. A state is bound to it.
+    make_seal: returns the Seal that makes and opens states; called for each state. None in a
+        session whose calls never ask their client.
     identity: Principal.identity of the caller; b"" if it is not known. A state is accepted only
         from the caller to whom it was sent.
     """
@@ -54,9 +54,9 @@ class CallDialogues:
         self._identity = identity
 
     def open(self, incoming: SessionRequest) -> Dialogue:
-        """Return the dialogue of a call; create it if the call has none.
+        """Return the dialogue of a call: its requests to the client, and the answers.
 
-        A dialogue is the requests that the call's handler makes to the client, and the answers.
+        Creates the dialogue if the call has none.
         Raises RpcError if calls of this method may not ask the client.
         """
         from concertino.protocol.dialogue import INPUT_METHODS, Dialogue
@@ -73,12 +73,12 @@ class CallDialogues:
     ) -> tuple[Call, OpenedState | None]:
         """Return the Call for a request that has `inputResponses` or `requestState` in its params.
 
-        Revisions before MCP 2026-07-28 do not define these two params; there they are ignored.
+        In revisions before MCP 2026-07-28, which do not define these two params, they are ignored.
         profile: the profile of the request.
-        Returns the Call and the opened state. The caller must pass the state to mark_used() once
-        the call is accepted. It is None for a request without `requestState`.
-        Raises RpcError if one of the two params is malformed, or if the state is not acceptable: it
-        is too old, was used before, or was made for another call.
+        Returns the Call and the opened state. The state is None for a request without
+        `requestState`. Otherwise the caller must pass it to mark_used() once the call is accepted.
+        Raises RpcError if one of the two params is malformed, or if the state is too old, was used
+        before, or was made for another call.
         """
         from concertino.protocol.dialogue import INPUT_METHODS, digest_call, resume_dialogue
 
@@ -101,8 +101,7 @@ class CallDialogues:
     def mark_used(self, opened: OpenedState) -> None:
         """Record that a `requestState` was used, so that it is rejected from now on.
 
-        Called when the call that came with the state was accepted.
-        opened: the state, from resume().
+        opened: the state, from resume(), of a call that was accepted.
         Raises RpcError if another process with the same key has used the state meanwhile, or if the
         record that these processes share cannot be read.
         """

@@ -30,10 +30,10 @@ class CallNotifications:
     """Sends the progress and log notifications of one session's calls.
 
     peer: sends the frames.
-    profiles: says which level of log messages a client of a revision before MCP 2026-07-28 has set,
-        and whether the server declares logging.
+    profiles: the profiles of the session. They contain the level that the client has set with
+        `logging/setLevel`, and whether the server declares logging.
     clock: returns the time in seconds, for the rate limit.
-    limits: the rates, the size of a message, and how much output may be buffered.
+    limits: the limits for the rates, the size of a message and the buffered output.
     schedule_flush: called when a notification is kept for later. It must arrange a call of
         peer.on_drain(), which sends such notifications, a moment later.
 
@@ -70,12 +70,12 @@ class CallNotifications:
     ) -> None:
         """Send a progress notification, or keep it for later.
 
-        It is kept while the call sends too fast or the client does not read; a newer one replaces
-        it. Does nothing:
+        A notification is kept while the call sends too fast or the client does not read, until a
+        newer one replaces it. Does nothing in three cases:
 
-        - if the client has not asked for progress.
-        - if the call is answered or cancelled already.
-        - if `done` has not grown since the last time: the specification forbids it.
+        - The client has not asked for progress.
+        - The call is answered or cancelled already.
+        - `done` has not grown since the last time. The specification forbids such a notification.
 
         done, total: the progress so far and at the end, both finite; total is None if unknown.
         message: a text for people, or None. It is not sent if it would make the frame too long.
@@ -105,10 +105,14 @@ class CallNotifications:
     ) -> None:
         """Send a log message, or keep it for later.
 
-        It is kept while the call sends too fast or the client does not read. A message is lost, and
-        counted in dropped_logs, if it is too long, or if a newer one replaces it while it is kept.
-        Does nothing if the server does not declare logging, if the client does not want messages of
-        this level, or if the call is answered or cancelled already.
+        A message is kept while the call sends too fast or the client does not read, until a newer
+        one replaces it. A replaced message, and one that is too long, is counted in dropped_logs.
+        Does nothing in three cases:
+
+        - The server does not declare logging.
+        - The client does not want messages of this level.
+        - The call is answered or cancelled already.
+
         data: any value that has a JSON form.
         logger: the name of the logger; None to send none.
         """

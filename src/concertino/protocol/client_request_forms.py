@@ -175,12 +175,16 @@ def _downgrade_sampling(
         for message in messages
         for content in _as_list(message["content"])
     ]
-    supported_kinds = {"text", "image", "audio" if revision.audio else ""}
-    # All other kinds are uses and results of tools, which need the capability for tools.
-    for kind in {part["content"]["type"] for part in parts} - supported_kinds:
-        required: dict[str, Any] = {} if kind == "audio" else {"tools": {}}
-        text = f"content of type {kind} is not part of {revision.name}"
-        raise MissingCapability(text, {"sampling": required})
+    supported_kinds = {"text", "image"}
+    if revision.audio:
+        supported_kinds.add("audio")
+    for part in parts:
+        kind = part["content"]["type"]
+        if kind not in supported_kinds:
+            # All kinds but audio are uses and results of tools, which need the capability `tools`.
+            required: dict[str, Any] = {} if kind == "audio" else {"tools": {}}
+            text = f"content of type {kind} is not part of {revision.name}"
+            raise MissingCapability(text, {"sampling": required})
 
 
 def _as_list(content: Any) -> list[Any]:
@@ -220,11 +224,10 @@ def _downgrade_elicitation(
     params.pop("mode", None)
     schema = params["requestedSchema"]
     fields: dict[str, dict[str, Any]] = schema["properties"]
-    if multiple := next(
-        (name for name, field in fields.items() if field.get("type") == "array"), None
-    ):
-        text = f"a field of several choices ({multiple}) is not part of {revision.name}"
-        raise MissingCapability(text, {"elicitation": {"form": {}}})
+    for name, field in fields.items():
+        if field.get("type") == "array":
+            text = f"a field of several choices ({name}) is not part of {revision.name}"
+            raise MissingCapability(text, {"elicitation": {"form": {}}})
     downgraded = {name: _downgrade_field(field) for name, field in fields.items()}
     params["requestedSchema"] = {**schema, "properties": downgraded}
 

@@ -103,13 +103,14 @@ def _rebase_refs(part: Any, new_root: str, base: str) -> Any:
         if not isinstance(target, str):
             continue
         # A reference may name the schema by its own `$id`.
-        if base and target[:1] != "#":
+        if base and not target.startswith("#"):
             from urllib.parse import urldefrag, urljoin
 
             uri, fragment = urldefrag(urljoin(base, target))
             target = f"#{fragment}" if uri == base else target
         # The definitions move to the root of the larger schema, so references to them stay valid.
         # So do references to anchors, such as `#name`.
-        if target[:2] in ("#", "#/") and not target.startswith(("#/$defs/", "#/definitions/")):
-            copy[word] = new_root + target[1:]
+        is_path = target == "#" or target.startswith("#/")
+        if is_path and not target.startswith(("#/$defs/", "#/definitions/")):
+            copy[word] = new_root + target.removeprefix("#")
     return copy

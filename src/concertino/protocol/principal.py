@@ -24,8 +24,8 @@ class Principal(Struct, frozen=True):
 
     subject: the user, or a program that acts for itself; the claim `sub` of a token.
     client: the program that acts for the user; the claim `client_id` of a token. "" if unknown.
-    issuer: the authority that has issued the names in subject and client; another issuer may use
-        the same names for others.
+    issuer: the authority that has issued the names in subject and client. Another issuer may use
+        the same names for other users and programs.
     scopes: the scopes of the token; None if the caller has no token and may do everything.
     expires: when the token expires, in seconds since the epoch; None if it does not expire.
     """
@@ -40,8 +40,8 @@ class Principal(Struct, frozen=True):
     def identity(self) -> bytes:
         """Return bytes that are equal for all tokens of the same user and client.
 
-        Sessions, sealed states and rate limits belong to an identity: a client keeps them when it
-        gets a new token.
+        Sessions, `requestState` tokens and rate limits belong to an identity, so a client keeps
+        them when it gets a new access token.
         """
         if self.issuer == UNIX:
             return self.subject.encode()

@@ -112,17 +112,18 @@ class Profiles:
     """Determines the profile of each request of a session: its revision, its client and so on.
 
     get_features: returns the current features of the backend.
-    principal: the user who makes the requests; None if that is not known.
+    principal: the user who makes the requests; None if the user is not known.
 
     Attributes:
     features: the features that get_features() has returned last.
-    methods: the methods that the backend serves: methods[True] in MCP 2026-07-28, the only revision
-        whose Revision.modern is True, and methods[False] in the older revisions.
+    methods: the names of the methods that the backend serves. The keys are the values of
+        Revision.modern: True for MCP 2026-07-28, and False for the older revisions.
     legacy: the profile of all requests that do not name a revision in `_meta`; None before
         `initialize`.
     declared: the names of the capabilities in the response to `initialize`.
-    last_meta: the last `_meta` of a 2026-07-28 request and its profile. Most clients send the same
-        `_meta` in every request; the session compares it with this one before it calls read().
+    last_meta: the `_meta` of the last 2026-07-28 request, undecoded, and its profile; None if there
+        is none. Most clients send the same `_meta` in every request, so the session compares a new
+        one with this one before it calls read().
     """
 
     def __init__(
@@ -181,7 +182,6 @@ class Profiles:
     def open_legacy(self, params: InitializeParams) -> Revision:
         """Create the profile of all requests that name no revision. Called for `initialize`.
 
-        The profile says by which revision of MCP the requests are served, and for which client.
         params: the params of `initialize`.
         Returns the revision for the response: the one that the client has requested, or the latest
         revision with `initialize` if the requested one is unknown.
@@ -232,11 +232,10 @@ class Profiles:
                 self._principal,
             )
 
-        requested = pop_member(meta, VERSION, str)
-        revision = by_name.get(requested or "")
+        requested: str = pop_member(meta, VERSION, str)
+        revision = by_name.get(requested)
         if revision is None or not revision.modern:
-            quoted = requested and requested[:QUOTED_CHARS]
-            data = {"supported": [MODERN.name], "requested": quoted}
+            data = {"supported": [MODERN.name], "requested": requested[:QUOTED_CHARS]}
             raise RpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
         if CAPABILITIES not in meta:
             data = {"supported": [MODERN.name], "missing": [CAPABILITIES]}
@@ -293,12 +292,12 @@ class SessionRequest(IncomingRequest, eq=False):
 
     profile: how the request is served.
     call: the request in the form for the backend. Like `profile`, set before the handler starts.
-    dialogue: what the call asks its client, and the answers; None for a call that has neither.
+    dialogue: the requests of the call to its client, and the answers; None if there are none.
     forwarded: another server's result for this call, undecoded, which Caller.pass_result() has
-        stored; None if there is none. If the handler returns this same object and no guard checks
-        it, the client gets it unchanged.
-    hooks: the functions that run at the end of the call. Guards, which are wrappers of the backend
-        such as rate limits, have stored them. None for a call without guards.
+        stored; None if there is none. If the handler returns this object, and no guard checks
+        results, the client gets it unchanged.
+    hooks: the functions that run at the end of the call; None for a call without guards. A guard is
+        a wrapper of the backend, such as a rate limit.
     timer: the timer for the time limit of the call, while it runs; otherwise None.
     """
 

@@ -173,9 +173,9 @@ def capabilities(declared: Mapping[str, Any], revision: Revision) -> dict[str, A
 
     declared: the capabilities by name, as in MCP 2025-11-25, and `extensions`.
     """
-    known = {
-        name: value for name, value in declared.items() if name != "extensions" or revision.modern
-    }
+    defined = dict(declared)
+    if not revision.modern:
+        defined.pop("extensions", None)
     if not revision.completions:
-        known.pop("completions", None)
-    return known
+        defined.pop("completions", None)
+    return defined

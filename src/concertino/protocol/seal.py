@@ -103,11 +103,10 @@ class Seal:
     key: a secret of at least 32 bytes.
     clock: returns the time in seconds since the epoch.
     random: returns random bytes; its argument is how many.
-    max_used: how many used tokens are remembered. If there are more, tokens that are as old as the
-        oldest of them are rejected.
-    old_keys: earlier keys; tokens that were made with them are accepted, too.
-    record: a record of used tokens that all processes with the same key share; None if this process
-        is the only one.
+    max_used: how many used tokens are remembered. If there are more, the oldest ones are forgotten,
+        and all tokens that are as old as a forgotten one are rejected.
+    old_keys: earlier keys. Tokens that were made with one of them are also accepted.
+    record: the used tokens of all processes with this key; None if this process is the only one.
     """
 
     def __init__(
@@ -164,10 +163,9 @@ class Seal:
         except (Error, UnicodeEncodeError):
             raise InvalidState(NOT_OURS) from None
 
-        signed = raw[MAC:]
-        if len(raw) < HEAD or not any(
-            self._compare(raw[:MAC], self._mac(key, signed, call_digest)) for key in self._keys
-        ):
+        mac, signed = raw[:MAC], raw[MAC:]
+        is_ours = any(self._compare(mac, self._mac(key, signed, call_digest)) for key in self._keys)
+        if len(raw) < HEAD or not is_ours:
             raise InvalidState(NOT_OURS)
 
         nonce = signed[:NONCE]
@@ -205,6 +203,10 @@ class Seal:
             self._forgotten_until = max(self._forgotten_until, issued)
 
     def _mac(self, key: bytes, signed: bytes, call_digest: bytes) -> bytes:
+        """Return the message authentication code of a token.
+
+        signed: the nonce, the time of issue and the content.
+        """
         return self._digest(key, call_digest + signed, "sha256")
 
 

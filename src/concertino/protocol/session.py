@@ -96,8 +96,8 @@ class Session:
     limits: the limits for the sizes, numbers and rates of messages.
     clock: returns the time in seconds; must not go backwards.
     on_subscriptions_changed: called when subscriptions.uris may have changed.
-    seal: returns the Seal for the `requestState` of calls that ask their client for input. It is
-        called when a state is sealed or opened. None if no call of the session asks its client.
+    seal: returns the Seal for the `requestState` of calls that ask their client for input; called
+        for each state. None if no call of the session asks its client.
     principal: the user of the client; None if the connection does not know the user.
     schedule_flush: called when a notification is kept for later. It must arrange a call of
         peer.on_drain(), which sends such notifications, a moment later.
@@ -148,7 +148,7 @@ class Session:
 
     @property
     def dialogues(self) -> CallDialogues:
-        """Return the object with which this session's calls ask the client (CallDialogues)."""
+        """Return the object through which the calls of this session ask the client for input."""
         if self._dialogues is None:
             # Imported here, because most servers never ask their client anything.
             from concertino.protocol.call_dialogues import CallDialogues
@@ -326,8 +326,8 @@ class Session:
             function that gets the text of a result and returns whether the guards leave it
             unchanged; this is CallHooks.accepts_text.
 
-        Returns True, or False if nothing was sent because the guards must see the result first.
-        That is so if `passes` is not None, unless the result is one text that it accepts.
+        Returns False if nothing was sent because the guards must see the result first: `passes` is
+        not None, and the result is not a single text that it accepts. Otherwise returns True.
         Raises InputRequiredSignal if the result is an InputRequired.
         """
         if not incoming.open:
@@ -428,9 +428,9 @@ class Session:
 
         code, data: as in revision 2026-07-28; the code is translated to the client's revision.
         message: the text of the error.
-        revision: "", or for an error that another server has sent, the revision of that server. If
-            that revision and the client's are both 2026-07-28, or both older, the code is sent
-            unchanged.
+        revision: the revision of the server that has sent the error; "" if this server has made it.
+            If that revision and the client's are both 2026-07-28, or both older, the code is not
+            translated.
         Raises msgspec's errors if `data` cannot be encoded.
         """
         encoder = incoming.profile.encoder
@@ -486,10 +486,9 @@ class Session:
     def report_change(self, what: str) -> None:
         """Get the backend's features again, and notify the client that a list has changed.
 
-        An MCP 2026-07-28 client gets the notification if it has subscribed to the list. A client of
-        an older revision gets it after the handshake, if the response to `initialize` has declared
-        this capability. While the client does not read, several changes are merged into one
-        notification.
+        An MCP 2026-07-28 client is notified if it has subscribed to the list. A client of an older
+        revision is notified after the handshake, if the response to `initialize` has declared this
+        capability. While the client does not read, it gets one notification for several changes.
         what: "tools", "prompts" or "resources". For any other word, such as "features", the client
             is not notified.
         """

@@ -69,21 +69,25 @@ class SessionMethods:
     def answer(self, incoming: SessionRequest, profile: RequestProfile | None) -> None:
         """Answer a request, with an error if its method does not exist for the client.
 
-        profile: the revision by which the request is served, its client and so on; None if it names
-            no revision and the client has not sent `initialize`.
+        profile: the revision and the client of the request; None if the request names no revision,
+            and the client has not sent `initialize`.
         """
         method = incoming.method
         definition = REQUESTS.get(method)
-        modern = profile is not None and profile.encoder.revision.modern
+        if definition is None:
+            is_defined = False
+        elif profile is None:
+            # The revision is unknown, so accept the methods of all revisions.
+            is_defined = True
+        elif profile.encoder.revision.modern:
+            is_defined = definition.modern
+        else:
+            is_defined = definition.legacy
+
         try:
-            # `modern` stands for MCP 2026-07-28, `legacy` for the revisions before it. Without a
-            # profile the revision is unknown. Then accept the methods of all revisions.
-            if definition is not None and (
-                profile is None or (definition.modern if modern else definition.legacy)
-            ):
-                handle = self._find_handler(method, profile)
-                if handle is not None:
-                    return handle(incoming)
+            handle = self._find_handler(method, profile) if is_defined else None
+            if handle is not None:
+                return handle(incoming)
         except RpcError as exc:
             return self._peer.fail(incoming, exc.code, exc.message, exc.data)
         text = f"method not found: {method[:QUOTED_CHARS]}"

@@ -86,19 +86,17 @@ class ResultEncoder:
         self._decoders: dict[str, Callable[[Raw], Struct] | None] = {}
 
         # The beginning of the JSON of every 2026-07-28 result.
-        start = encode(
+        empty_result = encode(
             {"resultType": "complete", "_meta": {SERVER_INFO: implementation(info, revision)}}
-        )[:-1]
-        self._start = start + b","
+        )
+        self._start = empty_result.removesuffix(b"}") + b","
         # The beginning of the JSON of results with caching hints. A hint that the result lacks is
-        # added: (result has ttlMs, result has cacheScope) -> beginning with the missing hints. The
-        # empty last item makes the beginning end with a comma.
+        # added: (result has ttlMs, result has cacheScope) -> beginning with the missing hints.
         self._cacheable_start = {
-            (ttl, scope): b",".join(
-                (start, *(() if ttl else (b'"ttlMs":0',)), *(() if scope else (PRIVATE,)), b"")
-            )
-            for ttl in (False, True)
-            for scope in (False, True)
+            (True, True): self._start,
+            (True, False): self._start + PRIVATE,
+            (False, True): self._start + NO_TTL,
+            (False, False): self._start + NO_TTL + PRIVATE,
         }
 
     def encode(
@@ -165,12 +163,10 @@ class ResultEncoder:
         return cached[1]
 
     def sends_all(self, result: Struct | Raw) -> bool:
-        """Return whether encode() certainly writes each text of a result.
-
-        Older revisions lack structured content, and some members and kinds of content.
-        """
+        """Return whether encode() certainly writes each text of a result."""
         if self._modern:
             return type(result) is not InputRequired
+        # Older revisions lack structured content, and some members and kinds of content.
         return (
             self.revision.resource_links and isinstance(result, Struct) and _is_plain_text(result)
         )
@@ -192,7 +188,8 @@ class ResultEncoder:
         code, data: the code and data of the error, in the form of 2026-07-28.
         method: the method of the request that failed.
         """
-        if code == (URL_ELICITATION_REQUIRED if self._modern else MISSING_CAPABILITY):
+        foreign_code = URL_ELICITATION_REQUIRED if self._modern else MISSING_CAPABILITY
+        if code == foreign_code:
             return INTERNAL_ERROR
         if method != "resources/read":
             return code
@@ -289,7 +286,7 @@ class ResultEncoder:
         """
         if method not in self._decoders:
             result_type = _RESULT_TYPES.get(method) or _feature_types().get(method)
-            self._decoders[method] = result_type and Decoder(result_type).decode
+            self._decoders[method] = None if result_type is None else Decoder(result_type).decode
         return self._decoders[method]
 
 
@@ -321,7 +318,8 @@ LISTS = frozenset(("tools/list", "prompts/list", "resources/list", "resources/te
 
 # "Do not cache" is the default, because it is always correct.
 NOT_CACHED = {"ttlMs": 0, "cacheScope": "private"}
-PRIVATE = b'"cacheScope":"private"'
+NO_TTL = b'"ttlMs":0,'
+PRIVATE = b'"cacheScope":"private",'
 NO_HINTS = Cacheable()
 COMPLETE = Raw(b'"complete"')
 
