@@ -51,6 +51,7 @@ def test_a_text_has_this_value(text: str, value: Any) -> None:
         ('{"a" 1}', 1, 6, "expected ':' after the name 'a', got '1'"),
         ('{"a": 1 "b": 2}', 1, 9, "expected ',' or the '}' of line 1, column 1, got '\"'"),
         ('{\n  "a": [1\n}', 3, 1, "expected ',' or the ']' of line 2, column 8, got '}'"),
+        ("[\n  1 2]", 2, 5, "expected ',' or the ']' of line 1, column 1, got '2'"),
         ("[1,,2]", 1, 4, "expected a value, got ','"),
         ("[,]", 1, 2, "expected a value, got ','"),
         ("{,}", 1, 2, "expected a name or '}', got ','; names stand in double quotes"),

@@ -66,14 +66,19 @@ class _Parser:
             self._fail(f"expected nothing after the value, got {self._describe_next()}")
         return value
 
-    # Places
+    # Positions
 
     def _locate(self, at: int) -> tuple[int, int]:
+        """Return the line and column of the character with an index, counted from 1."""
         line = bisect_right(self._line_starts, at)
         return line, at - self._line_starts[line - 1] + 1
 
     def _fail(self, problem: str, at: int | None = None) -> NoReturn:
         raise InvalidText(problem, *self._locate(self._at if at is None else at))
+
+    def _next(self) -> str:
+        """Return the next character; "" at the end of the text."""
+        return self._text[self._at : self._at + 1]
 
     def _describe_next(self) -> str:
         """Return the next character or word, for an error message."""
@@ -94,7 +99,7 @@ class _Parser:
     def _read_value(self) -> FileValue:
         """Read the value at `_at`, and move `_at` behind it, like the methods below."""
         line, column = self._locate(self._at)
-        character = self._text[self._at : self._at + 1]
+        character = self._next()
         if character == "{":
             return FileValue(self._read_object(), line, column)
         if character == "[":
@@ -108,7 +113,7 @@ class _Parser:
         start = self._at
         word = WORD.match(self._text, start)
         if word is None:
-            hint = "; texts stand in double quotes" if self._text[start : start + 1] == "'" else ""
+            hint = "; texts stand in double quotes" if self._next() == "'" else ""
             self._fail(f"expected a value, got {self._describe_next()}{hint}")
         if word[0] in LITERALS:
             self._at = word.end()
@@ -135,8 +140,8 @@ class _Parser:
         while not self._try_close("}"):
             start = self._at
             line, column = self._locate(start)
-            if self._text[start : start + 1] != '"':
-                hint = "" if start >= len(self._text) else "; names stand in double quotes"
+            if self._next() != '"':
+                hint = "; names stand in double quotes" if self._next() else ""
                 self._fail(f"expected a name or '}}', got {self._describe_next()}{hint}")
             name = self._read_string()
             if (first := members.get(name)) is not None:
@@ -144,7 +149,7 @@ class _Parser:
                     f"expected {name!r} once, got it again; it is in line {first.line}", start
                 )
             self._skip_space()
-            if self._text[self._at : self._at + 1] != ":":
+            if self._next() != ":":
                 self._fail(f"expected ':' after the name {name!r}, got {self._describe_next()}")
             self._at += 1
             self._skip_space()
@@ -165,13 +170,14 @@ class _Parser:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             self._fail(f"expected at most {MAX_DEPTH} levels of lists and objects")
+        opened = self._at
         self._at += 1
         self._skip_space()
-        return self._at - 1
+        return opened
 
     def _try_close(self, bracket: str) -> bool:
         """Skip a closing bracket if it is the next character. Returns whether it was."""
-        if self._text[self._at : self._at + 1] != bracket:
+        if self._next() != bracket:
             return False
         self._at += 1
         self._depth -= 1
@@ -184,7 +190,7 @@ class _Parser:
         opened: the index of its opening bracket, for the error.
         """
         self._skip_space()
-        character = self._text[self._at : self._at + 1]
+        character = self._next()
         if character == ",":
             self._at += 1
             self._skip_space()
@@ -205,18 +211,18 @@ class _Parser:
             assert match is not None, "the pattern matches the empty text"
             parts.append(match[0])
             self._at = match.end()
-            character = self._text[self._at : self._at + 1]
+            character = self._next()
             if character == '"':
                 self._at += 1
                 break
             if character != "\\":
                 problem = "the end of the file" if not character else f"{character!r}"
                 # At the end of a line, the closing quote is probably missing, so point to the
-                # opening one. Point to any other character itself.
-                # A string that the end of the line cuts off is reported at its beginning.
+                # opening quote. Point to any other character itself.
+                is_cut_off = character in ("", "\n", "\r")
                 self._fail(
                     f"expected '\"' at the end of this text, got {problem}",
-                    opened if character in ("", "\n", "\r") else None,
+                    opened if is_cut_off else self._at,
                 )
             parts.append(self._read_escape())
         joined = "".join(parts)
@@ -238,7 +244,7 @@ class _Parser:
                 self._fail("expected four hexadecimal digits after \\u")
             self._at = match.end()
             return chr(int(match[0], 16))
-        if letter not in ESCAPES or not letter:
+        if letter not in ESCAPES:
             self._fail(
                 f"expected an escape such as \\n or \\\\, got {self._text[start : start + 2]!r}"
             )
