@@ -1,7 +1,8 @@
-"""Proxy serves any MCP server as a Backend; Servers serves all servers in a server file.
+"""Proxy forwards calls to any MCP server. Servers does so for all servers in a server file.
 
-A *server file* is a file such as mcp.json, in which a host (an MCP client) lists its servers. The
-modules, in an order for reading:
+Both are Backends: objects that answer the calls of MCP clients. A *server file* is a file such as
+mcp.json, in which a host (an MCP client application) lists its servers. The modules, in an order
+for reading:
 
 - One server: proxy.py forwards calls; upstream.py is one connection to the server, and
   upstream_pool.py has all of them. forwarded_call.py, server_questions.py and parked_calls.py pass
@@ -9,8 +10,8 @@ modules, in an order for reading:
   notifications of events/stream. manifests.py remembers the lists of the server's last run.
 - A server file: server_file.py reads it, with server_members.py and server_options.py; expansion.py
   and secret_sources.py replace `${...}`. definitions.py and approvals.py record which servers the
-  user has approved; file_parts.py, file_server.py and servers.py make one Backend of the approved
-  ones.
+  user has approved. file_parts.py, file_server.py and servers.py make one Backend of the approved
+  servers.
 - Commands: reloading.py and warm_program.py (a process that is started in advance) belong to
   `concertino dev`, running_proxies.py to `concertino ps`, and abandoned_servers.py to
   `concertino reap`.

@@ -94,9 +94,9 @@ def find_abandoned(commands: Sequence[HostCommand]) -> list[AbandonedServer]:
 def end_servers(servers: Iterable[AbandonedServer]) -> bool:
     """End servers and their descendants with SIGTERM, then SIGKILL. Returns whether all have ended.
 
-    This includes descendants that were started after find_abandoned() has found the servers. It
-    blocks for at most 1.5 s. If a server has ended meanwhile, and the system has given its pid to
-    a new process, that process is left alone.
+    Blocks for at most 1.5 s. Also ends descendants that were started after find_abandoned() has
+    found the servers. If a server has ended meanwhile, and the system has given its pid to a new
+    process, that process is left alone.
     """
     members = {member for server in servers for member in server.members}
 
@@ -106,8 +106,8 @@ def end_servers(servers: Iterable[AbandonedServer]) -> bool:
         states = _list_own_processes()
         live = {(pid, state.started_at) for pid, state in states.items()}
         for pid, _ in members & live:
-            tree = _with_descendants(pid, states)
-            members.update((other, states[other].started_at) for other in tree)
+            for other in _with_descendants(pid, states):
+                members.add((other, states[other].started_at))
         return members & live
 
     return end_processes(find, END_STEPS)
@@ -164,14 +164,14 @@ def _describe(pid: int, states: States, reason: str) -> AbandonedServer:
     """Return the facts about an abandoned process and its descendants."""
     tree = _with_descendants(pid, states)
     return AbandonedServer(
-        pid,
-        states[pid].started_at,
-        tuple(read_arguments(pid)),
-        age_s(states[pid]),
-        sum(map(read_memory, tree)),
-        len(tree),
-        reason,
-        tuple((other, states[other].started_at) for other in sorted(tree)),
+        pid=pid,
+        started_at=states[pid].started_at,
+        command=tuple(read_arguments(pid)),
+        age_s=age_s(states[pid]),
+        memory_bytes=sum(map(read_memory, tree)),
+        processes=len(tree),
+        reason=reason,
+        members=tuple((other, states[other].started_at) for other in sorted(tree)),
     )
 
 
@@ -185,7 +185,10 @@ def _with_ancestors(pid: int, states: States) -> set[int]:
 
 
 def _with_descendants(root: int, states: States) -> set[int]:
-    """Return the ids of a process and its descendants, without those at a terminal and theirs."""
+    """Return the ids of a process and its descendants.
+
+    A descendant with a terminal is left out, and so are its descendants: a person uses them.
+    """
     children: dict[int, list[int]] = {}
     for pid, state in states.items():
         if not state.terminal:

@@ -66,21 +66,21 @@ _decode = Decoder(ApprovedFile).decode
 class ApprovalStore:
     """Reads and writes which servers of server files this user has approved.
 
-    folder: the directory that contains the user's key and the directory `approvals`; by default
-        `$XDG_STATE_HOME/concertino`.
+    state: the directory for this program's state; None for `$XDG_STATE_HOME/concertino`. It
+        contains the user's key and the directory `approvals`.
 
     Attributes:
-    folder: the directory `approvals`, in which each server file has one file.
+    folder: the directory `approvals`, which has one file for each server file.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._state = folder or state_folder()
+    def __init__(self, state: Path | None = None) -> None:
+        self._state = state or state_folder()
         self.folder = self._state / "approvals"
 
     def key(self) -> bytes:
-        """Return the user's secret key for the digests in definitions, which is made at first use.
+        """Return the user's secret key for the digests in definitions. Makes it at the first use.
 
-        Raises UnusableState if the file of the key cannot be used.
+        Raises UnusableState if the file of the key cannot be read or written.
         """
         return read_state_key(self._state)
 
@@ -127,6 +127,7 @@ class ApprovalStore:
             for name, definition in definitions.items():
                 # A changed definition may run another program, whose tools have not been approved.
                 if name in before.pins and is_same_definition(before.servers.get(name), definition):
+                    # The tools in the server's last list become the approved ones.
                     pin = before.pins[name]
                     pins[name] = ToolPins(pin.approved if pin.seen is None else pin.seen)
             self._write(path, ApprovedFile(str(path), definitions, pins))
@@ -137,11 +138,11 @@ class ApprovalStore:
         name: str,
         pins: ToolPins,
     ) -> None:
-        """Store the approved and the listed tools of one server. Raises UnusableState.
+        """Replace the stored approved and listed tools of one server.
 
         path: the server file.
-        name: the name of the server in it.
-        pins: the tools, which replace those that are stored.
+        name: the name of the server in this file.
+        Raises UnusableState if the approvals cannot be read or written.
         """
         with lock_state(self.folder):
             approved = self.read(path)

@@ -43,7 +43,7 @@ def read_auth(reader: ValueReader, value: FileValue, label: str) -> AuthTexts:
             texts[name] = Template(reader.choice(item, place, GRANTS), item.line, item.column)
         else:
             texts[name] = reader.template(item, place)
-    # Find settings that exclude each other now, and not only when the server is started.
+    # Report settings that exclude each other already now, and not only when the server is started.
     try:
         make_settings({name: template.text for name, template in texts.items()})
     except ValueError as exc:

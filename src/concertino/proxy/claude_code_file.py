@@ -112,23 +112,24 @@ def read_project_servers(
         folder = _find_nearest_project(projects, current)
     else:
         folder = _find_project(projects, source, wanted)
-    # The project's list comes last, so that its servers replace the user's of the same name.
-    chosen = sorted(
-        (item for item in lists if item.folder in ("", folder)), key=lambda item: item.folder != ""
-    )
-    disabled = projects[folder].disabled if folder else frozenset[str]()
+    chosen = [item for item in lists if not item.folder]
+    disabled = frozenset[str]()
+    if folder:
+        # The project's list comes last, so that its servers replace the user's of the same name.
+        chosen += [item for item in lists if item.folder == folder]
+        disabled = projects[folder].disabled
     merged: dict[str, FileMember] = {}
-    place: FileValue | None = None
+    # The position of the last list.
+    line, column = 1, 1
     for item in chosen:
         value = _parse(item, source)
         if not isinstance(value.content, Mapping):
             # read_server_file() raises the error for a list that is not an object.
             return ProjectServers(_wrap_list(value), folder)
         merged.update(value.content)
-        place = value
+        line, column = value.line, value.column
     for name in disabled & merged.keys():
         merged[name] = _disable(merged[name])
-    line, column = (1, 1) if place is None else (place.line, place.column)
     warning = ""
     if not folder:
         warning = (
@@ -145,12 +146,11 @@ def read_server_lists(data: bytes) -> Iterator[ServerList]:
     data: the content of the file.
     Raises DecodeError and RecursionError if the data is not JSON of the expected structure.
     """
-    # The index in `data` at which the current member begins. msgspec gives only its text, so it is
-    # searched for.
+    # The index in `data` at which the current member begins. msgspec returns only the text of a
+    # member, so search for this text.
     at = 0
     for name, raw in _decode_members(data).items():
-        # The search begins behind the previous member, so that an equal text before it is not
-        # found instead.
+        # Begin behind the previous member, because the same text may also occur before.
         at = data.index(raw, at)
         if name == "mcpServers":
             yield _locate("", data, at, raw)
@@ -262,6 +262,7 @@ def _find_project(
 
 def _name_projects(projects: Mapping[str, ServerList]) -> str:
     """Return a clause for errors that names the projects that have servers."""
+    # An empty list consists of braces and blanks only.
     folders = [folder for folder, item in projects.items() if item.text.strip(b"{} \t\r\n")]
     if not folders:
         return "no project has servers of its own"
@@ -272,7 +273,7 @@ def _name_projects(projects: Mapping[str, ServerList]) -> str:
 def _make_error(data: bytes, source: str, problem: Exception) -> InvalidServerFile:
     """Return the error for a file that is not JSON of the expected structure.
 
-    The error names a line and column if the file is small enough to be parsed with places.
+    The error names a line and column if the file has at most MAX_LIST_BYTES.
     """
     if len(data) <= MAX_LIST_BYTES:
         try:

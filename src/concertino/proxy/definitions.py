@@ -95,14 +95,14 @@ def define_server(
     - the defaults of the inputs that it refers to;
     - which clients share a process, and whether changed tools are withheld.
 
-    References such as `${VAR}` are not replaced, since the variables belong to the user who starts
-    this program.
+    References such as `${VAR}` are not replaced: the user who starts this program sets the
+    variables, and trusts them.
     entry: the server's entry in `file`.
     env_file: the variables in the server's `envFile`.
     key: the user's secret key for the digests of values that users do not see.
     """
-    # The default of a variable with a secret name, as in ${TOKEN:-abc}, is a secret too. Tell it to
-    # the Redactor, which hides secrets in logs.
+    # The default of a variable with a secret name, as in ${TOKEN:-abc}, is a secret too. Tell the
+    # Redactor, which hides secrets in logs, about these defaults.
     defaults = [
         pair for template in _list_templates(entry) for pair in find_defaults(template.text)
     ]
@@ -115,18 +115,14 @@ def define_server(
 def make_definition(texts: Mapping[str, MemberText], key: bytes) -> Definition:
     """Make a definition from the texts of its members: compute the digests, and hide secrets.
 
-    Also tells the Redactor the texts that are not shown, so that logs do not contain them.
+    The texts that users must not see are also hidden in logs from now on.
     texts: name of a member -> its text.
     key: the user's secret key for the digests.
     """
-    # If an argument contains the value of a hidden variable, the value is hidden there too.
-    learn(
-        {
-            name.partition(".")[2]: text.whole
-            for name, text in texts.items()
-            if text.shown != text.whole
-        }
-    )
+    # If an argument contains the value of a hidden variable, the value is hidden there too. The
+    # Redactor decides by the variable's name, which is the part after the dot, as in `env.TOKEN`.
+    hidden = {name: text.whole for name, text in texts.items() if text.shown != text.whole}
+    learn({name.partition(".")[2]: text for name, text in hidden.items()})
     return {
         member: DefinitionPart(_make_digest(key, member, text.whole), _clean(text.shown))
         for member, text in texts.items()
@@ -205,13 +201,12 @@ def _list_plain_texts(entry: ServerEntry) -> dict[str, str]:
     options = entry.options
     if options.inherit:
         texts["inherit"] = ", ".join(options.inherit)
-    for option, value in (
-        ("isolation", "" if options.isolation == "auto" else options.isolation),
-        ("shared", "true" if options.shared else ""),
-        ("pin", "true" if options.pin else ""),
-    ):
-        if value:
-            texts[option] = value
+    if options.isolation != "auto":
+        texts["isolation"] = options.isolation
+    if options.shared:
+        texts["shared"] = "true"
+    if options.pin:
+        texts["pin"] = "true"
     return texts
 
 
@@ -247,9 +242,9 @@ def is_same_definition(approved: Definition | None, current: Definition) -> bool
 
     approved: the approved definition. None if there is none; then the result is False.
     current: the definition for the present content of the server file.
-    Only the digests are compared. The texts for logs may differ, because other secrets are hidden
-    in them when this process knows other secrets.
     """
+    # Compare only the digests. The texts for logs may differ, because each process hides the
+    # secrets that it knows.
     return approved is not None and _digests_of(approved) == _digests_of(current)
 
 
@@ -260,10 +255,10 @@ def _digests_of(definition: Definition) -> Mapping[str, str]:
 def compare_definitions(
     approved: Definition | None, current: Definition, texts: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Describe in lines for people how the definition of a server differs from the approved one.
+    """Return lines that tell a user how the definition of a server differs from the approved one.
 
-    The lines are like those of a diff: `- command: uvx a`, `+ command: uvx b`; [] if nothing
-    differs.
+    The lines are like those of a diff: `- command: uvx a`, `+ command: uvx b`. If the difference
+    is in a secret, the line is `~ env.TOKEN: another value`. Returns [] if nothing differs.
     approved: the approved definition; None if the server is new.
     current: the definition for the present content of the server file.
     texts: member of the current definition -> its whole text, as visible_texts() returns them. If

@@ -38,12 +38,12 @@ def read_env_file(path: Path) -> dict[str, str]:
     except UnicodeDecodeError:
         raise InvalidServerFile(f"{path}: expected UTF-8") from None
     variables: dict[str, str] = {}
-    # str.splitlines() would also split values at U+2028 and others.
+    # Not str.splitlines(), which would also split values at other characters, such as U+2028.
     for number, line in enumerate(map(str.strip, LINE_END.split(text)), 1):
         if not line or line.startswith("#"):
             continue
         match = LINE.fullmatch(line)
-        # In match[1] is the name, and in match[2] the value with its quotes and a comment.
+        # match[1] is the name, and match[2] the value with its quotes and a comment.
         value = None if match is None else _read_value(match[2])
         if match is None or value is None or "\0" in value:
             raise InvalidServerFile(f"{path}:{number}: expected NAME=value")

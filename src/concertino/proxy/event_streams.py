@@ -1,8 +1,9 @@
 """EventStreams: the requests `events/stream` of a proxy's clients, and their notifications.
 
-A client keeps such a request open, and the server sends notifications that belong to it: their
-`_meta` has the id of the request. This is the id with which the proxy has forwarded the request, so
-the proxy finds the client's request by it, and replaces it by the id that the client knows.
+A client keeps such a request open, and the server sends notifications for it. The `_meta` of a
+notification has the id of the request. For the server, that is the id with which the proxy has
+forwarded the request. The proxy finds the client's request by this id, and replaces the id by that
+of the client's request.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class _Notification(Struct):
 
 
 class _Stream(Struct, eq=False):
-    """A request that is open at the server, and the notifications that wait for its client.
+    """The notifications that wait for the client of one open request.
 
     size: the length of the waiting notifications in bytes.
     has_news: set when a notification or the response has arrived.
@@ -56,8 +57,8 @@ class _Stream(Struct, eq=False):
 class EventStreams:
     """Forwards the requests `events/stream` of a proxy's clients to one server.
 
-    Such a request stays open, and the server sends notifications that belong to it. The number of
-    open requests is len(streams).
+    The server sends notifications for such a request until the request ends. The number of open
+    requests is len(streams).
 
     name: the name of the server, for errors.
     """
@@ -71,10 +72,10 @@ class EventStreams:
         return len(self._streams)
 
     async def forward(self, client: Client, call: Call, context: Context) -> Raw:
-        """Forward a request to the server, and send its client the notifications that belong to it.
+        """Forward a request to the server, and send the server's notifications to the client.
 
-        Waits until the server ends the stream, and returns the server's result. To end the stream
-        earlier, cancel the task that waits.
+        Waits until the server answers the request, and returns the server's result. To end the
+        request earlier, cancel the task that waits.
         client: the Client that is connected to the server.
         call, context: the request `events/stream`, and its Context.
         Raises RpcError if the server answers with an error or has ended, or if the client reads the
@@ -99,7 +100,10 @@ class EventStreams:
             return raw
 
     async def _forward_once(self, client: Client, call: Call, context: Context) -> Raw:
-        """Send a request to the server, and serve it until its response. Raises ConcertinoError."""
+        """Send a request, pass notifications on until the response, and return the result.
+
+        Raises ConcertinoError if the request fails.
+        """
         stream = _Stream()
 
         def on_reply(_: object) -> None:
@@ -126,7 +130,10 @@ class EventStreams:
         return reply.outcome
 
     async def _send_waiting(self, stream: _Stream, context: Context) -> None:
-        """Send the waiting notifications to the client. Raises RpcError if it reads too slowly."""
+        """Send the waiting notifications to the client.
+
+        Raises RpcError if the client reads too slowly.
+        """
         while stream.waiting:
             if stream.size > MAX_WAITING_BYTES and len(stream.waiting) > 1:
                 text = (
@@ -139,24 +146,25 @@ class EventStreams:
             await context.caller.notify(item.method, item.params)
 
     def deliver(self, method: str, params: Mapping[str, Any]) -> bool:
-        """Queue a notification of the server for the client to whose request it belongs.
+        """Queue a notification of the server for the client whose request its `_meta` names.
 
-        Returns at once. Returns False if the notification belongs to no `events/stream` request. If
-        its request has ended, the notification is dropped, and the result is True.
+        Returns at once. Returns False if the `_meta` names no request. If the request has ended,
+        drops the notification and returns True.
         method, params: the method and the decoded params of the notification.
         """
         meta: object = params.get("_meta")
-        id = (
-            cast("Mapping[str, object]", meta).get(SUBSCRIPTION) if isinstance(meta, dict) else None
-        )
+        if not isinstance(meta, dict):
+            return False
+        id = cast("Mapping[str, object]", meta).get(SUBSCRIPTION)
         if id is None:
             return False
         stream = self._streams.get(id) if isinstance(id, int) else None
         # Nothing more is stored for a client that is too slow: _send_waiting() ends its request.
         if stream is not None and stream.size <= MAX_WAITING_BYTES:
-            own = {name: value for name, value in params.items() if name != "_meta"}
-            size = len(encode(own))
-            stream.waiting.append(_Notification(method, own, size))
+            # Context.caller.notify() adds the `_meta` with the id of the client's request.
+            rest = {name: value for name, value in params.items() if name != "_meta"}
+            size = len(encode(rest))
+            stream.waiting.append(_Notification(method, rest, size))
             stream.size += size
             stream.has_news.set()
         return True

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from itertools import groupby
 from pathlib import Path
 
 from concertino.logs.redact import learn_secrets
@@ -74,9 +74,9 @@ class Expander:
         }
 
     def text(self, template: Template, label: str) -> str:
-        """Return a text with its references replaced. It must not contain secrets.
+        """Return a text with its references replaced, for a text that must not contain secrets.
 
-        An example of such a text is an argument of a program.
+        An example is an argument of a program.
         template: the text, with its line and column in the file.
         label: the path of the text within the file, such as `github.args[0]`, for errors.
         Raises InvalidServerFile for a reference to a secret, and for one that cannot be replaced.
@@ -98,10 +98,10 @@ class Expander:
         return "".join(str(part) for part in parts)
 
     def parts(self, template: Template, label: str) -> Parts:
-        """Replace the references in a text that may contain secrets, except those to secrets.
+        """Replace the references in a text, except those to secrets, and return it in pieces.
 
-        Returns the text in pieces: strings, and references to secrets, which are read only when the
-        server is started.
+        The pieces are strings, and references to secrets, which are read only when the server is
+        started.
         template: the text, with its line and column in the file.
         label: the path of the text within the file, for errors.
         Raises InvalidServerFile for a reference that cannot be replaced.
@@ -128,8 +128,8 @@ class Expander:
     ) -> Iterator[str | SecretReference]:
         """Yield the pieces of a text: strings, and references to secrets.
 
-        template, label: the whole text of the file that contains it, and its path, for errors.
-        depth: how many defaults contain it: in `${A:-${B:-x}}`, the depth of `x` is 2.
+        template, label: the whole text of the file that contains `text`, and its path, for errors.
+        depth: how many defaults contain `text`: in `${A:-${B:-x}}`, the depth of `x` is 2.
         """
         if depth > MAX_DEPTH:
             raise self._error(template, label, f"expected at most {MAX_DEPTH} nested defaults")
@@ -267,13 +267,16 @@ def _show_references(text: str, depth: int) -> str:
     shown: list[str] = []
     at = 0
     while (start := text.find("${", at)) >= 0 and (end := _find_end(text, start + 2)) >= 0:
-        shown += [NOT_SHOWN] * (start > at)
+        if start > at:
+            shown.append(NOT_SHOWN)
         shown.append(_show_reference(text[start + 2 : end], depth))
         at = end + 1
-    shown += [NOT_SHOWN] * (at < len(text))
+    if at < len(text):
+        shown.append(NOT_SHOWN)
     # If several hidden texts follow each other, show `(not shown)` only once for all of them.
     return "".join(
-        text for before, text in pairwise(("", *shown)) if not before == text == NOT_SHOWN
+        NOT_SHOWN if is_hidden else "".join(pieces)
+        for is_hidden, pieces in groupby(shown, lambda piece: piece == NOT_SHOWN)
     )
 
 
@@ -287,11 +290,11 @@ def _show_reference(name: str, depth: int) -> str:
     if not has_default:
         return f"${{{name}}}"
     # Without the default, the rest of the name is `VAR:-` or `env:VAR:-`.
-    return f"${{{name.removesuffix(default)}{_show_references(default, depth + 1)}}}"
+    return "${" + name.removesuffix(default) + _show_references(default, depth + 1) + "}"
 
 
 def find_defaults(text: str) -> Iterator[tuple[str, str]]:
-    """Yield (variable, default) for each `${VAR:-default}`, also for those inside of defaults."""
+    """Yield (variable, default) for each `${VAR:-default}` in a text, also inside of defaults."""
     starts: list[int] = []
     for brace in BRACE.finditer(text):
         if brace[0] == "${":

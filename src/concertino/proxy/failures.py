@@ -1,7 +1,7 @@
 """Turns failures of a proxy's server into errors for the proxy's clients.
 
-The errors say what happened to the server. They do not quote what the server has printed, which is
-in the log, because it may be about calls of another client.
+The errors say what happened to the server. They do not quote the output of the server, because it
+may be about calls of another client. The log contains this output.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ _decode_tool_result = Decoder(CallToolResult).decode
 
 
 def to_rpc_error(name: str, error: ConcertinoError, revision: str = "") -> RpcError:
-    """Return the error response for a failed call of a proxy: the server's error if it sent one.
+    """Return the error with which a proxy answers a call that has failed.
 
-    Any other failure becomes the error -32603 with the name of the server and the reason. If the
-    server's process has ended, the error has `exitStatus` in its data.
+    If the server has answered with an error, this is the server's error. Any other failure becomes
+    the error -32603 with the name of the server and the reason. If the server's process has ended,
+    the error has `exitStatus` in its data.
     name: the name of the server.
     error: why the call to the server has failed.
     revision: the revision of MCP in which the server has sent its error; "" if it has not sent one.

@@ -59,7 +59,7 @@ def _settings(declared: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def features_before_start(name: str) -> ServerFeatures:
-    """Return features for a server that has not started: all of them, since each may exist.
+    """Return the features of a server that has not started: all, because it may have any of them.
 
     name: the name of the server.
     """

@@ -28,7 +28,7 @@ def read_own_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
     Raises InvalidServerFile if another user can change the file. Raises OSError if the file cannot
     be read, is longer than max_bytes, or is a named pipe or a device.
     """
-    # Open the file only once, so that the checked file is also read if another file replaces it.
+    # Open the file only once. If another file replaces it now, the file that was checked is read.
     with open_regular_file(path) as file:
         check_writers(path, os.fstat(file.fileno()))
         return read_bounded(file, max_bytes)
@@ -64,10 +64,11 @@ def check_writers(path: str | os.PathLike[str], status: os.stat_result) -> None:
                 f"user {owner}, who could let it point to another file"
             )
     for folder in dict.fromkeys(folder for place in places for folder in place.parents):
-        status = folder.stat()
-        if status.st_mode & stat.S_ISVTX and status.st_uid in (0, os.geteuid()):
+        folder_status = folder.stat()
+        is_sticky = bool(folder_status.st_mode & stat.S_ISVTX)
+        if is_sticky and folder_status.st_uid in (0, os.geteuid()):
             continue
-        if (problem := _describe_writers(status)) is not None:
+        if (problem := _describe_writers(folder_status)) is not None:
             raise InvalidServerFile(
                 f"{source}: expected a file that only you can change, but {folder} is a folder "
                 f"{problem}, who could put another file in its place"
@@ -75,11 +76,12 @@ def check_writers(path: str | os.PathLike[str], status: os.stat_result) -> None:
 
 
 def _follow_links(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield each symbolic link that leads to a file, as the path that contains no other link.
+    """Yield each symbolic link in a path and in the targets of these links, then the file itself.
 
-    The last item is the file itself.
+    Each is yielded as a path whose directories are no links.
     """
     path = Path(path)
+    # The first name of an absolute path is `/`, which replaces what is before it.
     place = Path() if path.is_absolute() else Path.cwd()
     names = [*reversed(path.parts)]
     links = 0

@@ -1,8 +1,8 @@
 """FileParts: makes a Backend for each server of a server file that the user has approved.
 
-These backends are called parts. Servers (servers.py) composes the parts to one Backend, and asks
-for them again whenever the file or an approval has changed. A server that is not approved, or
-cannot run, gets a part that refuses all calls and says why.
+A Backend answers the calls of MCP clients. Servers (servers.py) composes these backends, its
+*parts*, to one, and asks for them again whenever the file or an approval has changed. A server that
+is not approved, or cannot run, gets a backend that refuses all calls and says why.
 """
 
 from __future__ import annotations
@@ -198,7 +198,13 @@ class FileParts:
         expander: Expander,
         approved: ApprovedFile,
     ) -> FileServer | WithheldServer:
-        """Return the backend for one server: the present or a new backend, or a WithheldServer."""
+        """Return the backend for one server.
+
+        - A server that is not approved, or whose entry has an error: see _handle_unapproved() and
+          _withhold().
+        - A server that runs and needs no restart: its present backend.
+        - Any other server: a new FileServer.
+        """
         entry = server.entry
         current = self._parts.get(entry.name)
         if server.problem:
@@ -232,7 +238,7 @@ class FileParts:
     def _handle_unapproved(
         self, server: DefinedServer, approved: ApprovedFile
     ) -> FileServer | WithheldServer:
-        """Return the part for a server whose definition is not approved, and log the definition.
+        """Return the backend of a server whose definition is not approved, and log the definition.
 
         If the server runs with an older definition, which was approved, it continues to run.
         """
@@ -253,7 +259,7 @@ class FileParts:
                 )
         if isinstance(current, FileServer):
             return current
-        # The composition logs this reason.
+        # The ComposedBackend in Servers logs this reason.
         return self._withhold(name, f"not approved, so not started; to approve it: {command}")
 
     def unapproved_names(self) -> list[str]:
@@ -261,9 +267,9 @@ class FileParts:
         return [name for name in self._parts if name in self._shown]
 
     def _withhold(self, name: str, reason: str) -> WithheldServer:
-        """Return the backend of a server that may not run: it refuses all calls, with the reason.
+        """Return a backend that refuses all calls with a reason.
 
-        Returns the present object again if the reason is the same.
+        If the server has such a backend with the same reason already, returns the same object.
         """
         current = self._parts.get(name)
         if isinstance(current, WithheldServer) and current.reason == reason:
@@ -272,5 +278,5 @@ class FileParts:
 
 
 def _needs_no_restart(before: ServerOptions, now: ServerOptions) -> bool:
-    """Return whether the process of a server may continue to run with the options `now`."""
+    """Return whether the process of a server, started with the options `before`, may run on."""
     return all(getattr(before, name) == getattr(now, name) for name in PROCESS_OPTIONS)

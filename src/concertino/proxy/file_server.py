@@ -110,7 +110,8 @@ class FileServer:
         server: Backend = proxy
         if self._pin is not None:
             server = self._pinned = self._pin(proxy)
-        # Its outlet is replaced when the wrappers around the server are replaced.
+        # Passes on the notifications of the server. Each time that _wrap() makes other wrappers,
+        # `relay.outlet` becomes the innermost of them.
         relay = NotifierWrapper(outlet)
         started = _StartedServer(server, relay)
         try:
@@ -161,7 +162,7 @@ class FileServer:
     async def set_options(self, options: ServerOptions) -> None:
         """Apply other options without starting a new process, and notify the clients.
 
-        If they cannot be applied, logs the reason and keeps the options in force.
+        If the new options cannot be applied, logs the reason and keeps the present options.
         """
         previous, self.options = self.options, options
         if self._server is None or self._outlet is None:
@@ -169,7 +170,8 @@ class FileServer:
         try:
             await self._wrap(self._server, self._outlet)
         except ConcertinoError as exc:
-            # The next reload of the file tries the new options again, since they differ from these.
+            # The next reload of the file compares the options in the file with `options`, finds a
+            # difference, and tries the new options again.
             self.options = previous
             log.error("%s: %s; its options stay as they were", self.name, exc)
             return
@@ -187,8 +189,8 @@ class FileServer:
         if self._outlet is None:
             return
         changes: tuple[ChangeKind, ...] = ("features", "tools", "prompts", "resources")
-        for what in changes:
-            self._outlet.report_change(what)
+        for kind in changes:
+            self._outlet.report_change(kind)
 
     def features(self) -> ServerFeatures:
         """Return the features of the server. Before it has started, these are all features."""
@@ -223,8 +225,9 @@ class FileServer:
 class _StartedServer(BackendWrapper):
     """A server that runs already, and around which wrappers such as a Guard are replaced.
 
-    The start() of a wrapper also calls start() of the Backend inside it. This start() must not
-    start the server again; it only sets which Notifier gets the server's notifications.
+    The start() of a wrapper also calls start() of the Backend inside the wrapper. The start() of
+    this class does not start the server again: it only sets which Notifier gets the server's
+    notifications.
     """
 
     def __init__(self, inner: Backend, relay: NotifierWrapper) -> None:

@@ -14,9 +14,7 @@ class FileStatus(Struct, frozen=True):
 
     device, inode: identify the file, so they differ after it was replaced.
     size: the size in bytes.
-    changed_ns: st_ctime_ns, when its content, mode or owner was changed. st_mtime_ns would not be
-        enough: a file that other users can write is refused, and must be read again when its user
-        has changed only the mode.
+    changed_ns: the time at which its content, mode or owner was changed last (st_ctime_ns).
     """
 
     device: int = 0
@@ -31,4 +29,6 @@ def read_file_status(path: str | os.PathLike[str]) -> FileStatus:
         status = os.stat(path)
     except OSError:
         return FileStatus()
+    # st_mtime_ns would not be enough. A file that other users can write was refused; when its user
+    # has corrected the mode, only st_ctime_ns shows that the file must be read again.
     return FileStatus(status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)

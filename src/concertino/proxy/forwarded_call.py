@@ -65,8 +65,8 @@ class ForwardedCall(Struct, eq=False):
     """A call that a proxy has forwarded, and that waits for the server's result.
 
     method: the method of the call.
-    context: the Context of the client's request; of its last one, if the client repeats the call to
-        answer questions.
+    context: the Context of the client's request. If the client has repeated the call to answer
+        questions, it is the Context of the last request.
     """
 
     method: str
@@ -95,10 +95,10 @@ class ForwardedCall(Struct, eq=False):
 
 
 class CallbackCall(ForwardedCall, eq=False):
-    """A call that no task waits for: a callback passes its result on.
+    """A call for which no task waits: a callback passes the result on to the client.
 
     If a server of an older revision asks a client of 2026-07-28 something during the call, a
-    SuspendableCall continues the call, and a task waits for that.
+    SuspendableCall continues the call, and a task waits for the result.
 
     call: the client's request.
     caller: the Caller that gets the result.
@@ -153,7 +153,7 @@ class SuspendableCall(ForwardedCall, eq=False):
     _questions: dict[str, Question] = {}
     # Set when there is a new question, and when the call has ended.
     _has_news: asyncio.Event = field(default_factory=asyncio.Event)
-    # The number in the last key.
+    # The number in the newest key; 0 before the first question.
     _last_key: int = 0
 
     def __post_init__(self) -> None:
@@ -180,9 +180,9 @@ class SuspendableCall(ForwardedCall, eq=False):
     async def wait_for_result_or_question(self) -> bool:
         """Wait until the server has sent its result or asked something.
 
-        Returns True if there is a result or an error, and False if there are `questions`. Questions
-        that the server asks one right after the other are collected. If the waiting task is
-        cancelled, the call to the server is cancelled, too.
+        Returns True if there is a result or an error, and False if there are `questions`. After a
+        question, waits up to QUIET_S for the next one. If the task that waits is cancelled, the
+        call to the server is cancelled, too.
         """
         try:
             while not self.work.done():

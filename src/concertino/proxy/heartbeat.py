@@ -31,12 +31,12 @@ class Heartbeat:
             result = await client.forward(call, context.client, progress=heartbeat.report)
 
     context: the Context of the call.
-    every_s: the time of silence after which it sends progress, in seconds.
-    describe: returns the message of the progress; its argument is how many seconds the call has
-        waited.
+    every_s: the time of silence after which progress is sent, in seconds.
+    describe: returns the message of the progress. Its argument is how long the call has waited, in
+        seconds.
     step: how much each heartbeat adds to the progress: `step` times the progress, and at least
-        `step`. It must be small, so that the server's next progress is still greater, because MCP
-        requires that progress increases.
+        `step`. MCP requires that progress increases, so a large step could exceed the server's next
+        progress.
     """
 
     def __init__(

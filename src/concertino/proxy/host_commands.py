@@ -40,8 +40,8 @@ PROJECT_FILES = (".mcp.json", "mcp.json", ".vscode/mcp.json", ".cursor/mcp.json"
 # `npm exec PACKAGE ARGUMENTS`, without npx's options.
 NPM_TITLE = "npm exec "
 NPX_FLAGS = frozenset(("-y", "--yes", "-q", "--quiet"))
-# A title that is cut off counts only if it has more characters than this after NPM_TITLE; a shorter
-# rest could belong to many packages.
+# A title that is cut off counts only if it has more characters than this after NPM_TITLE. With
+# fewer, it could belong to many packages.
 LEAST_TITLE = 3
 # The program `uvx` replaces itself by this command.
 UVX = ["uv", "tool", "uvx"]
@@ -80,14 +80,17 @@ class HostCommand(Struct, frozen=True):
 
 
 def _matches_npx(args: Sequence[str], arguments: Sequence[str]) -> bool:
-    """Return whether a process is npm, running the package that npx was asked to run.
+    """Return whether a process is npm, running the package of an `npx` command.
 
-    npm writes its title over its arguments. If the title is longer than they were, it is cut off.
+    args: the arguments of the command.
+    arguments: the command line of the process. npm writes its title over it, and cuts off a title
+        that is longer.
     """
     title = NPM_TITLE + " ".join(word for word in args if word not in NPX_FLAGS)
     text = " ".join(arguments).rstrip("\0 ")
-    is_cut = len(NPM_TITLE) + LEAST_TITLE < len(text) < len(title)
-    return text == title or (is_cut and title.startswith(text))
+    if text == title:
+        return True
+    return len(text) > len(NPM_TITLE) + LEAST_TITLE and title.startswith(text)
 
 
 def read_host_commands(
@@ -106,11 +109,9 @@ def read_host_commands(
     environment: the environment variables for `${VAR}`.
     """
     commands: dict[tuple[str, ...], HostCommand] = {}
-    projects = [folder]
-    # _read_claude_code() appends the projects of Claude Code's file to `projects`.
-    files = [*_read_claude_code(home / CLAUDE_CODE, projects)]
+    files, projects = _read_claude_code(home / CLAUDE_CODE)
     paths = [home / name for name in USER_FILES]
-    paths += [project / name for project in projects for name in PROJECT_FILES]
+    paths += [project / name for project in (folder, *projects) for name in PROJECT_FILES]
     for path in paths:
         try:
             files.append(parse_server_file(read_own_file(path, MAX_BYTES), path))
@@ -123,7 +124,7 @@ def read_host_commands(
 
 
 def _list_commands(file: ServerFile, environment: Mapping[str, str]) -> Iterator[HostCommand]:
-    """Yield the command of each server in a file that is a program, with `${VAR}` replaced."""
+    """Yield the command of each server in a file, with `${VAR}` replaced. Skips servers at URLs."""
     expander = Expander(file, environment, {})
     for entry in file.servers:
         if entry.command is None:
@@ -136,19 +137,19 @@ def _list_commands(file: ServerFile, environment: Mapping[str, str]) -> Iterator
         yield HostCommand(tuple(words), entry.name, str(file.path))
 
 
-def _read_claude_code(path: Path, projects: list[Path]) -> Iterator[ServerFile]:
-    """Yield the lists of servers in Claude Code's file.
-
-    projects: the directories of the file's projects are appended to it.
-    """
+def _read_claude_code(path: Path) -> tuple[list[ServerFile], list[Path]]:
+    """Return the lists of servers in Claude Code's file, and the directories of its projects."""
+    files: list[ServerFile] = []
+    projects: list[Path] = []
     try:
         lists = list(read_server_lists(read_own_file(path, MAX_CLAUDE_CODE_BYTES)))
     except (OSError, InvalidServerFile, *DECODE_ERRORS):
-        return
+        return files, projects
     for item in lists:
         if item.folder:
             projects.append(Path(item.folder))
         try:
-            yield parse_server_file(b'{"mcpServers": ' + item.text + b"}", path)
+            files.append(parse_server_file(b'{"mcpServers": ' + item.text + b"}", path))
         except InvalidServerFile:
             continue
+    return files, projects

@@ -1,12 +1,12 @@
 """Converts `input_required` results between the server and the clients of a proxy.
 
 A server of MCP 2026-07-28 asks its client with an `input_required` result. The proxy passes the
-questions on undecoded, so that fields unknown to this package reach the client. In the place of the
-server's `requestState`, the client gets a state of the proxy, which the client's session encrypts
-and binds to the caller. There are two kinds:
+questions on undecoded, so that fields unknown to this package reach the client. Instead of the
+server's `requestState`, the client gets a state of the proxy, which the proxy encrypts and binds to
+the caller. There are two kinds:
 
-- ServerState: the server speaks 2026-07-28. It contains the server's own state.
-- ParkedState: the server is older. It contains the handle of the call, which goes on at the server
+- ServerState, if the server speaks 2026-07-28, contains the server's own state.
+- ParkedState, if the server is older, contains the handle of the call, which goes on at the server
   while the client is asked (parked_calls.py).
 
 Spec: 2026-07-28 basic/patterns/mrtr.
@@ -52,7 +52,7 @@ class ServerState(Struct, array_like=True, tag="server"):
     """The `requestState` that a proxy gives its client if the server speaks 2026-07-28.
 
     asked: the keys of the server's last questions.
-    state: the server's `requestState`, as JSON; NULL if the server has sent none.
+    state: the server's `requestState`, as JSON; `null` if the server has sent none.
     """
 
     asked: list[str]
@@ -62,7 +62,7 @@ class ServerState(Struct, array_like=True, tag="server"):
 class ParkedState(Struct, array_like=True, tag="parked"):
     """The `requestState` that a proxy gives its client if the server is older than 2026-07-28.
 
-    handle: identifies the call, which goes on while the client is asked, in ParkedCalls.
+    handle: the key of the call in ParkedCalls.
     """
 
     handle: bytes
@@ -96,7 +96,7 @@ def to_parked_question(questions: Mapping[str, Raw], handle: bytes) -> InputRequ
     """Return the questions of a call to an older server, with a ParkedState for the call.
 
     questions: key -> the question, as a field of `inputRequests`.
-    handle: identifies the call in ParkedCalls.
+    handle: the key of the call in ParkedCalls.
     """
     return InputRequired(questions, encode(ParkedState(handle)))
 
