@@ -122,9 +122,9 @@ class ManifestFile:
         self._identity = identity
 
     def read(self) -> Manifest | None:
-        """Return the manifest; None if there is no file, or if it cannot be used (which is logged).
+        """Return the manifest; None if there is no file.
 
-        Raises nothing.
+        Raises nothing: if the file cannot be used, logs the reason and returns None.
         """
         try:
             data = read_private(self.path)
@@ -190,10 +190,10 @@ def identify(
     if program is None:
         return None
     path, status = program
-    inherited = () if os.environ.keys() <= {*server.inherit} else server.inherit
+    inherits_all = os.environ.keys() <= {*server.inherit}
+    inherited = () if inherits_all else server.inherit
     names = sorted({*variables, *inherited})
     words = [os.fsencode(word) for word in (command, path, folder, *server.args)]
-    # A server may answer differently in another era, and to another principal.
     facts = (FORMAT, words, status.st_size, status.st_mtime_ns, names, era, principal)
     return encode(facts)
 

@@ -84,13 +84,13 @@ class Manifests:
         `result` is the stored result, undecoded, in the form of the MCP revision `revision`.
         principal: the identity of the user who requests the list.
         method: for example "tools/list".
-        Raises RpcError if the server has not declared the capability for the method. Most hosts
-        request all lists when they open a session. With this error they need not wait for the start
-        of the server to learn that a list does not exist.
+        Raises RpcError if the server has not declared the capability for the method.
         """
         manifest = self.get(principal)
         if manifest is None:
             return None
+        # Most hosts request all lists when they open a session. This error tells them that a list
+        # does not exist, before the server has started.
         if method.partition("/")[0] not in manifest.capabilities:
             raise RpcError(METHOD_NOT_FOUND, f"method not found: {method}")
         result = manifest.lists.get(method)
@@ -104,7 +104,7 @@ class Manifests:
     ) -> None:
         """Begin to read the lists of a running server in the background, to store them.
 
-        Returns at once. If an earlier call for the same principal still reads, that is cancelled.
+        Returns at once. Cancels the reading that an earlier call for the same principal has begun.
         client: the Client that is connected to the server.
         principal: the identity of the user for whom the server works; b"" for an unverified user.
         on_learned: called with the old manifest (or None) and the new one if they differ.
@@ -173,7 +173,7 @@ async def read_manifest(client: Client) -> Manifest:
         try:
             result = await _read_list(client, method, listing)
         except ConcertinoError as exc:
-            # An expected case: a server with resources need not have resources/templates/list.
+            # An expected case: a server with resources may lack resources/templates/list.
             log.debug("%s: %s", method, exc)
             continue
         if result is not None:
@@ -227,7 +227,7 @@ def describe_differences(known: Manifest, manifest: Manifest) -> list[str]:
     """Return what has changed in the features of a server since its last run, for the log.
 
     Each item is a phrase such as `version 1.0 -> 1.1` or `instructions`. Returns [] if nothing has
-    changed. It does not compare the lists, which changed_lists() does.
+    changed. changed_lists() compares the lists.
     known: the manifest of the last run.
     manifest: the present manifest.
     """

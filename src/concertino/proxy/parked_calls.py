@@ -60,17 +60,22 @@ class ParkedCalls:
         handle: the handle that park() has returned for the call.
         principal: the identity of the user who sends the answers.
         Raises RpcError if the call has expired, if there is no such call, or if it belongs to
-        another user. The text is the same for all, so that nobody learns about calls of others.
+        another user.
         """
         call, timer = self._calls.get(handle, (None, None))
         if call is None or timer is None or call.principal != principal:
+            # The text is the same for all reasons, so that nobody learns about calls of others.
             raise invalid_params("requestState: the call has ended, or waited too long")
         del self._calls[handle]
         timer.cancel()
         return call
 
     def cancel(self, calls: frozenset[SuspendableCall] | None = None) -> None:
-        """Cancel these calls at their server, as far as they wait; None for all waiting calls."""
+        """Cancel waiting calls at their server.
+
+        calls: the calls to cancel, of which those that do not wait are left alone; None to cancel
+            all waiting calls.
+        """
         for handle, (call, timer) in list(self._calls.items()):
             if calls is None or call in calls:
                 timer.cancel()

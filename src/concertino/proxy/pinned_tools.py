@@ -68,7 +68,7 @@ class PinnedTools(BackendWrapper):
         self._approved: Mapping[str, str] | None = None
         # The names of the tools that the last comparison has found to be changed.
         self._withheld: frozenset[str] = frozenset()
-        # Whether the tools have been compared since the last sign of a change.
+        # Whether the tools were compared after the last notification of a change.
         self._is_current = False
         # Held during a comparison, for which other calls wait.
         self._checking = asyncio.Lock()
@@ -84,13 +84,13 @@ class PinnedTools(BackendWrapper):
         if call.method == "tools/list":
             await self._check()
             page = decode_page(await self.inner.handle(call, context), LISTING)
-            tools = [tool for tool in page.tools if self._is_approved(tool)]
-            if any(tool.name not in self._withheld for tool in page.tools if tool not in tools):
+            unapproved = {tool.name for tool in page.tools if not self._is_approved(tool)}
+            if not unapproved <= self._withheld:
                 # A tool is neither approved nor withheld. So the list has changed since the
                 # comparison, and the server has sent no notification.
                 self.forget()
                 await self._check()
-                tools = [tool for tool in page.tools if self._is_approved(tool)]
+            tools = [tool for tool in page.tools if self._is_approved(tool)]
             return page if len(tools) == len(page.tools) else replace(page, tools=tools)
         if call.method == "tools/call":
             await self._check()
@@ -110,10 +110,9 @@ class PinnedTools(BackendWrapper):
         self._is_current = False
 
     def set_pins(self, pins: ToolPins | None) -> bool:
-        """Take notice that the user's approvals may have changed.
+        """Make the next call compare the tools again if the user has approved other tools.
 
-        If other tools are approved than at the last comparison, returns True, and the next call
-        compares the tools again. Otherwise returns False.
+        Returns whether the approved tools differ from those of the last comparison.
         pins: the present approvals of this server; None if there are none.
         """
         approved = None if pins is None else pins.approved
@@ -181,8 +180,8 @@ def compare_tools(
 ) -> list[str]:
     """Return a unified diff, as lines, of the tools that are new or differ from the approved tools.
 
-    Returns [] if there are none. A tool that is missing in `seen` is not reported: nobody can call
-    it, so nobody need approve it.
+    Returns [] if there are none. A tool that is missing in `seen` is not reported, because nobody
+    can call it.
     approved, seen: name of a tool -> its JSON, before and now.
     label_before: the word for the version before in the header lines of the diff, such as
         `--- approved/add`.

@@ -478,6 +478,7 @@ class Proxy:
         self._learn_features(upstream.client)
         if self._manifests is not None:
             principals = {self._sharing.principal_of(session) for session in upstream.sessions}
+            # Without a session, read the lists that unverified users (b"") get.
             for principal in principals or {b""}:
                 self._manifests.learn(upstream.client, principal)
 

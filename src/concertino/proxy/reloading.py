@@ -64,8 +64,8 @@ class ReloadingProxy(BackendWrapper):
 
     proxy: forwards calls to the server.
     files: the files that are watched.
-    on_close: awaited at the end of close(), to release what the server's start needs, such as a
-        WarmProgram; None for nothing.
+    on_close: awaited at the end of close(), to release resources, such as processes that were
+        started in advance (WarmProgram); None for nothing.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ReloadingProxy(BackendWrapper):
         self._is_failure_sent = True
         # The task that starts new code; None while none is started.
         self._reloading: asyncio.Task[None] | None = None
-        # Whether a call has waited WAIT_S for the running start, so that others do not wait.
+        # Whether a call has waited WAIT_S for the running start. Then later calls do not wait.
         self._is_late = False
         # The task that watches the files.
         self._following: asyncio.Task[None] | None = None
@@ -154,7 +154,8 @@ class ReloadingProxy(BackendWrapper):
     async def _wait_for_new_code(self) -> None:
         """Wait until the code that was saved before this call runs or has failed to start.
 
-        After WAIT_S, this is recorded as a failure of the code, and other calls do not wait for it.
+        If that takes longer than WAIT_S, records a failure of the code. Later calls then do not
+        wait for this code.
         """
         # While a start runs, do not check the files: _reload() does so when the start has ended.
         # But a late start may hang and never end, so then check them in each call.
@@ -210,25 +211,25 @@ class ReloadingProxy(BackendWrapper):
         took_ms = 1000 * (asyncio.get_running_loop().time() - began)
         log.info("%s: the new code serves after %.0f ms", self._proxy.name, took_ms)
         if not was_serving:
-            # No code has served before, so clients may have got empty lists. All are new.
+            # No code has served before, so clients may have got empty lists.
             self._report(LISTS)
         self._compare_soon()
 
     async def _complete_start(self, start: Coroutine[Any, Any, None]) -> bool:
         """Start code, and record either that the code serves, or the reason why it does not.
 
-        start: the coroutine that starts it: start() or renew() of the Proxy.
-        Returns whether the start has ended by itself, also with an error. A start that takes longer
-        than HANGS_S is cancelled when files change; then returns False.
+        start: the coroutine that starts the code: start() or renew() of the Proxy.
+        Returns True if the start has ended by itself, successfully or with an error. Returns False
+        if files have changed during a start that takes longer than HANGS_S: the start is cancelled.
         """
         starting = asyncio.get_running_loop().create_task(start)
         try:
-            timeout_s = HANGS_S
-            while not (await asyncio.wait((starting,), timeout=timeout_s))[0]:
+            await asyncio.wait((starting,), timeout=HANGS_S)
+            while not starting.done():
                 if await self._files.check():
                     log.info("%s: files have changed, so a long start ends", self._proxy.name)
                     return False
-                timeout_s = self._files.poll_s
+                await asyncio.wait((starting,), timeout=self._files.poll_s)
             starting.result()
         except ConcertinoError as exc:
             self._record_failure(exc)
@@ -272,23 +273,23 @@ class ReloadingProxy(BackendWrapper):
         old, new = before["tools/list"], now["tools/list"]
         for line in compare_tools(old, new, "before"):
             log.warning("%s", line)
-        if gone := sorted(old.keys() - new.keys()):
-            log.warning("%s: tools that are gone: %s", self._proxy.name, ", ".join(gone))
+        if removed := sorted(old.keys() - new.keys()):
+            log.warning("%s: tools that are gone: %s", self._proxy.name, ", ".join(removed))
 
     def _report(self, methods: Iterable[str]) -> None:
         """Notify clients that lists have changed."""
         changes: set[ChangeKind] = {LISTS[method] for method in methods}
-        for what in changes:
-            self._outlet.report_change(what)
+        for kind in changes:
+            self._outlet.report_change(kind)
 
     async def _read_definitions(self) -> Definitions:
-        """Return the present lists of the server; [] for a list that it has not declared."""
+        """Return the present lists of the server. A list that it has not declared is empty."""
         features = self._proxy.features()
         definitions: dict[str, dict[str, str]] = {}
         for method, feature in LISTS.items():
             name_member = LIST_METHODS[method].name_member
-            offered = getattr(features, feature)
-            items = await list_items(self._proxy.name, self._proxy, method) if offered else []
+            is_declared = getattr(features, feature)
+            items = await list_items(self._proxy.name, self._proxy, method) if is_declared else []
             definitions[method] = {
                 getattr(item, name_member): encode(item, order="sorted").decode() for item in items
             }

@@ -50,7 +50,8 @@ class RunningServer(Struct, frozen=True):
     pid: the id of the server's process; None if it has none.
     age_s: the time since the start of this process, in seconds; None if there is no process, or no
         /proc on this system.
-    memory_bytes: the resident memory of the server's process group; None as for `age_s`.
+    memory_bytes: the resident memory of the server's process group; None in the same cases as for
+        `age_s`.
     calls: the number of requests that all processes of the server have got.
     restarts: how many times the server was restarted.
     last_error: why its process has ended the last time, or why it does not run; "" if it never
@@ -106,18 +107,18 @@ def _describe(
     if not host and (state := read_process_state(status.pid)) is not None:
         host = program_name(state.parent)
     return RunningServer(
-        status.pid,
-        host,
-        server.server,
-        server.state,
-        server.pid or None,
-        _age_s(server.pid) if server.pid else None,
-        memory.get(server.pid) if server.pid else None,
-        server.calls,
-        server.restarts,
-        server.last_error,
-        server.stray,
-        server.last_stray,
+        proxy=status.pid,
+        host=host,
+        server=server.server,
+        state=server.state,
+        pid=server.pid or None,
+        age_s=_age_s(server.pid) if server.pid else None,
+        memory_bytes=memory.get(server.pid) if server.pid else None,
+        calls=server.calls,
+        restarts=server.restarts,
+        last_error=server.last_error,
+        stray=server.stray,
+        last_stray=server.last_stray,
     )
 
 

@@ -287,19 +287,22 @@ class _FileReader:
             )
         servers = tuple(self._read_server(name, member, label) for name, member in entries.items())
         inputs = self._read_inputs(members["inputs"].value) if "inputs" in members else {}
-        # Not Path.resolve(), because the workspace is around the link, and not around its target.
+        tools = ToolListOptions()
+        if OPTIONS_KEY in members:
+            tools = self._read_tools(members[OPTIONS_KEY].value)
+        # Not Path.resolve(): if the file is a link, the workspace is where the link is.
         path = Path(os.path.abspath(reader.source))  # noqa: PTH100
-        folder = path.parent
+        workspace = path.parent
+        if workspace.name in (".vscode", ".cursor", ".codex"):
+            # These hosts have their file in a subdirectory of the workspace.
+            workspace = workspace.parent
         return ServerFile(
-            path,
-            # The files of VS Code, Cursor and Codex are in a subdirectory of the workspace.
-            folder.parent if folder.name in (".vscode", ".cursor", ".codex") else folder,
-            servers,
-            inputs,
-            tuple(self._warnings),
-            self._read_tools(members[OPTIONS_KEY].value)
-            if OPTIONS_KEY in members
-            else ToolListOptions(),
+            path=path,
+            workspace=workspace,
+            servers=servers,
+            inputs=inputs,
+            warnings=tuple(self._warnings),
+            tools=tools,
         )
 
     def _find_list(self, value: FileValue, members: Mapping[str, FileMember]) -> str:
@@ -336,7 +339,8 @@ class _FileReader:
         list_label: the name of the list that contains the entry, such as `mcpServers`.
         """
         reader = self._reader
-        if not 0 < len(name) <= MAX_NAME or not name.isprintable():
+        is_valid = name and len(name) <= MAX_NAME and name.isprintable()
+        if not is_valid:
             raise reader.error(
                 member, list_label, f"expected a name of 1 to {MAX_NAME} visible characters"
             )
@@ -372,14 +376,19 @@ class _FileReader:
                 # Most unknown keys are those of other hosts, so only a very similar one is a typo.
                 hint = suggestion(key, [*SERVER_KEYS, OPTIONS_KEY], similarity=0.75)
                 self._warn(item, f"{label}.{key}: not known, and ignored{hint}")
-        if (own := members.get(OPTIONS_KEY)) is not None:
-            fields["options"] = read_options(reader, own.value, f"{label}.{OPTIONS_KEY}", defaults)
+        if (options := members.get(OPTIONS_KEY)) is not None:
+            options_label = f"{label}.{OPTIONS_KEY}"
+            fields["options"] = read_options(reader, options.value, options_label, defaults)
         else:
             fields["options"] = ServerOptions(**defaults)
         entry = ServerEntry(**fields)
-        # If `command` and `url` are both missing, an unknown key may be one of them, misspelt.
-        hints = (suggestion(key, ("command", "url")) for key in members if key not in SERVER_KEYS)
-        self._check_kind(entry, member, label, transport, next(filter(None, hints), ""))
+        if entry.command is None and entry.url is None:
+            # One of the unknown keys may be a misspelt `command` or `url`.
+            unknown = (key for key in members if key not in SERVER_KEYS)
+            hints = [hint for key in unknown if (hint := suggestion(key, ("command", "url")))]
+            hint = hints[0] if hints else ""
+            raise reader.error(member, label, f"expected command or url, got neither{hint}")
+        self._check_kind(entry, member, label, transport)
         return entry
 
     def _read_transport(self, value: FileValue, label: str) -> str:
@@ -391,22 +400,20 @@ class _FileReader:
         member: FileMember,
         label: str,
         transport: str,
-        hint: str,
     ) -> None:
         """Check that the entry has either `command` or `url`, as its transport requires.
 
         Raises InvalidServerFile otherwise.
         transport: the transport that the entry names, one of the values of TRANSPORTS; "" if it
             names none.
-        hint: the end of the message for an entry with neither.
         """
         error = self._reader.error
-        if entry.command is None and entry.url is None:
-            raise error(member, label, f"expected command or url, got neither{hint}")
         if entry.command is not None and entry.url is not None:
             raise error(entry.url, f"{label}.url", "expected command or url, got both")
-        if transport and (transport == "stdio") != (entry.command is not None):
-            expected = "command" if transport == "stdio" else "url"
+        if not transport:
+            return
+        expected = "command" if transport == "stdio" else "url"
+        if (entry.command if transport == "stdio" else entry.url) is None:
             raise error(member, label, f"expected {expected} for a server of this type")
 
     # The keys of concertino for the whole file
@@ -447,7 +454,9 @@ class _FileReader:
             member = members.get(name)
             return "" if member is None else reader.any_text(member.value, f"{label}.{name}")
 
-        secret = members.get("password")
+        is_secret = False
+        if (password := members.get("password")) is not None:
+            is_secret = reader.flag(password.value, f"{label}.password")
         choices: tuple[str, ...] = ()
         if (options := members.get("options")) is not None:
             choices = tuple(
@@ -455,13 +464,13 @@ class _FileReader:
                 for index, item in enumerate(reader.items(options.value, f"{label}.options"))
             )
         return InputEntry(
-            reader.text(members["id"].value, f"{label}.id"),
-            text("description"),
-            text("default") if "default" in members else None,
-            choices,
-            secret is not None and reader.flag(secret.value, f"{label}.password"),
-            members["id"].line,
-            members["id"].column,
+            id=reader.text(members["id"].value, f"{label}.id"),
+            description=text("description"),
+            default=text("default") if "default" in members else None,
+            choices=choices,
+            is_secret=is_secret,
+            line=members["id"].line,
+            column=members["id"].column,
         )
 
     def _read_option(self, value: FileValue, label: str) -> str:

@@ -92,25 +92,26 @@ def expand_entry(
         # A name without a directory is searched in PATH.
         if os.sep in command or command.startswith("~"):
             command = str(path(command))
+    cwd = "" if entry.cwd is None else expander.text(entry.cwd, f"{entry.name}.cwd")
     return UnreadLaunch(
-        command,
-        tuple(
+        command=command,
+        args=tuple(
             expander.text(arg, f"{entry.name}.args[{index}]")
             for index, arg in enumerate(entry.args)
         ),
-        env,
-        (*INHERITED, *entry.options.inherit),
-        str(path("" if entry.cwd is None else expander.text(entry.cwd, f"{entry.name}.cwd"))),
-        None if entry.url is None else expander.text(entry.url, f"{entry.name}.url"),
-        {
+        env=env,
+        inherit=(*INHERITED, *entry.options.inherit),
+        cwd=str(path(cwd)),
+        url=None if entry.url is None else expander.text(entry.url, f"{entry.name}.url"),
+        headers={
             name: expander.parts(template, f"{entry.name}.headers.{name}")
             for name, template in entry.headers.items()
         },
-        {
+        auth={
             name: expander.parts(template, f"{entry.name}.auth.{name}")
             for name, template in entry.options.auth.items()
         },
-        file.workspace,
+        folder=file.workspace,
     )
 
 

@@ -33,9 +33,10 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     tools: the server's name of a tool -> its other changes.
     prompts_as_tools, resources_as_tools: whether clients that support only tools also get the
         prompts or resources, by tools such as `get_prompt`.
-    rate_limit, max_in_flight, timeout_s, max_result_bytes, redact: the same as for a Guard. In the
-        file they are in the object `guards`.
-    isolation: which clients share a process of the server, as for a Proxy.
+    rate_limit, max_in_flight, timeout_s, max_result_bytes, redact: limits for the calls of tools,
+        as for a Guard (guards/guard.py). In the file they are in the object `guards`.
+    isolation: which clients share a process of the server: "principal" for those of one user,
+        "session" for none; "auto" to let the Proxy choose between these two.
     shared: whether all clients share one process, even those of different users.
     idle_s: the time without calls after which a process is ended, in seconds; None for never.
     ping_s: how often to ping the server, in seconds. If the server then sends nothing for the same
@@ -143,7 +144,7 @@ def _read_rates(
         try:
             Rate.read(rate)
         except ValueError as exc:
-            # reader.error() names the option, so the prefix of the same meaning is removed.
+            # reader.error() names the option, so remove the name in this message.
             raise reader.error(value, label, str(exc).removeprefix("rate: ")) from None
     return rates
 
@@ -160,8 +161,8 @@ def _read_globs(
     try:
         Visibility(globs, ())
     except ValueError as exc:
-        # Visibility was made with the globs as its `allow`, so its error begins with that word. It
-        # would be wrong for `deny`, and reader.error() names the option.
+        # The message begins with `allow: `, because the globs were passed as `allow`. The option
+        # may be `deny`, and reader.error() names it.
         raise reader.error(value, label, str(exc).removeprefix("allow: ")) from None
     return globs
 

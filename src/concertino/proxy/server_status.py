@@ -124,6 +124,7 @@ class _StatusSocket:
 
     def add(self, source: StatusSource) -> None:
         self.sources[source] = None
+        # Only in a program of concertino: another program does not expect a socket to be opened.
         if self._opening is None and entry.is_program():
             loop = asyncio.get_running_loop()
             self._opening = loop.call_later(OPEN_AFTER_S, self._open, loop)
@@ -165,15 +166,15 @@ class _StatusSocket:
 
 
 _socket = _StatusSocket()
-# In a forked process, the socket still belongs to the parent.
+# Forget the socket in a forked process, because it still belongs to the parent.
 os.register_at_fork(after_in_child=_socket.__init__)
 
 
 def add_source(source: StatusSource) -> None:
     """Make `concertino ps` show some servers from now on.
 
-    Call this on the event loop, and call remove_source() when the servers end. If another program
-    uses concertino as a library, nothing is shown: it does not expect a socket to be opened.
+    Call this on the event loop, and call remove_source() when the servers end. Has no effect in a
+    program that uses concertino as a library.
     source: called on the event loop for each `concertino ps`; returns the present state of the
         servers.
     """
@@ -241,7 +242,8 @@ def listen_in_first(
 def remove_stale_sockets(folder: AnyPath) -> None:
     """Remove the sockets of processes that have ended from a directory.
 
-    The names of the files tell the processes. Raises OSError if the directory cannot be read.
+    The name of a socket contains the id and the start time of its process. Raises OSError if the
+    directory cannot be read.
     """
     for name in os.listdir(folder):
         pid, _, started_at = name.partition("-")
@@ -268,7 +270,7 @@ def _is_own(path: AnyPath) -> bool:
 def make_private(folder: AnyPath) -> None:
     """Make a directory that only this user can enter. Does nothing if it exists and is private.
 
-    Raises PermissionError if it exists and other users can enter it, or if it belongs to another.
+    Raises PermissionError if it exists, but belongs to another user or other users can enter it.
     """
     os.makedirs(folder, 0o700, exist_ok=True)
     if not _is_own(folder):

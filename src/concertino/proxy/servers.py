@@ -126,9 +126,9 @@ class Servers(BackendWrapper):
         self._following: asyncio.Task[None] | None = None
 
     def _log_warnings(self, file: ServerFile) -> None:
-        """Log the warnings about the file that were not logged for its last content."""
-        # Claude Code writes its file again with every message of its user, so do not repeat
-        # warnings.
+        """Log the warnings about the file, except those that its previous content also caused."""
+        # Claude Code writes its file again with every message of its user, so the same warnings
+        # would be repeated all the time.
         for warning in file.warnings:
             if warning not in self._warnings:
                 log.warning("%s", warning)

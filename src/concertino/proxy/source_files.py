@@ -141,7 +141,8 @@ class SourceFiles:
 
     def has_content(self, path: str) -> bool:
         """Return whether a file was there, and not empty, at the last accept()."""
-        return self._seen.get(path, (0, 0, 0))[1] > 0
+        _, size, _ = self._seen.get(path, (0, 0, 0))
+        return size > 0
 
     def _scan(self) -> dict[str, tuple[int, int, int]]:
         """Return path -> modification time, size and inode, for each file."""

@@ -56,7 +56,7 @@ def parse_toml(text: str) -> FileValue:
 def _find_unparsable(lines: list[str]) -> int:
     """Return the number of the line for which tomllib raises another error than TOMLDecodeError.
 
-    Returns 1 if there is no such line, because the value spans several lines.
+    Returns 1 if there is no such line, which happens if the value spans several lines.
     """
     for number, line in enumerate(lines, 1):
         try:
@@ -102,18 +102,22 @@ def _read_header(parsed: Mapping[str, Any], counts: dict[Path, int]) -> Path:
         {"a": {"b": [{}]}}.
     counts: path of a list -> the index of its last table; updated if the header opens another.
     """
-    names: list[str | int] = []
+    path: Path = ()
     value: Any = parsed
+    # Each dict has one member, so this loop follows the names in the header.
     while value:
-        path = tuple(names)
         if isinstance(value, list):
+            # The header `[[...]]` opens another table of the list.
             counts[path] = counts.get(path, -1) + 1
             return (*path, counts[path])
-        if path in counts:
-            names.append(counts[path])
+        path = _add_index(path, counts)
         name, value = next(iter(cast("dict[str, Any]", value).items()))
-        names.append(name)
-    path = tuple(names)
+        path = (*path, name)
+    return _add_index(path, counts)
+
+
+def _add_index(path: Path, counts: Mapping[Path, int]) -> Path:
+    """Return a path unchanged; for the path of a list of tables, the path of its last table."""
     return (*path, counts[path]) if path in counts else path
 
 
@@ -138,7 +142,8 @@ def _locate(
     container: tuple[int, int],
 ) -> FileValue:
     """Return a value with its place. A value without a place gets the place of its container."""
-    here = line, column = places.get(path, container)
+    here = places.get(path, container)
+    line, column = here
     if isinstance(value, dict):
         members: dict[str, FileMember] = {}
         for name, item in cast("dict[str, Any]", value).items():

@@ -69,16 +69,16 @@ def _read_tool(
     """Return the changes of one tool, from the object under its name."""
     fields: dict[str, Any] = {}
     for key, member in reader.known_members(value, label, TOOL_KEYS).items():
-        own = f"{label}.{key}"
+        member_label = f"{label}.{key}"
         if key == "arguments":
             fields[key] = {
-                name: _read_argument(reader, item.value, f"{own}.{name}")
-                for name, item in reader.members(member.value, own).items()
+                name: _read_argument(reader, item.value, f"{member_label}.{name}")
+                for name, item in reader.members(member.value, member_label).items()
             }
         elif key == "tags":
-            fields[key] = reader.texts(member.value, own)
+            fields[key] = reader.texts(member.value, member_label)
         else:
-            fields[key] = reader.text(member.value, own)
+            fields[key] = reader.text(member.value, member_label)
     try:
         return ToolChange(**fields)
     except ValueError as exc:
@@ -109,4 +109,6 @@ def _strip_places(value: FileValue) -> Any:
     content = value.content
     if isinstance(content, Mapping):
         return {name: _strip_places(member.value) for name, member in content.items()}
-    return [_strip_places(item) for item in content] if isinstance(content, tuple) else content
+    if isinstance(content, tuple):
+        return [_strip_places(item) for item in content]
+    return content

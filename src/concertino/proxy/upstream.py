@@ -177,11 +177,10 @@ class Upstream:
         except ConcertinoError as exc:
             # The text is all that a user needs, so hide the class and the traceback of the cause.
             text = add_name(self._settings.name, str(exc))
-            # SpawnError is raised for a program that cannot be started. Its text is enough.
-            is_address = not isinstance(exc, SpawnError)
-            if is_address and isinstance(
-                exc.__cause__, (FileNotFoundError, ConnectionRefusedError)
-            ):
+            # A SpawnError is about a program, and not about an address.
+            is_program = isinstance(exc, SpawnError)
+            cause = exc.__cause__
+            if not is_program and isinstance(cause, (FileNotFoundError, ConnectionRefusedError)):
                 text += "; start the server that listens there, or correct the address"
             raise ConcertinoError(text) from None
 
@@ -192,15 +191,15 @@ class Upstream:
         # In the other states, client.pid is the id of a process that has ended.
         has_process = self._has_begun and client.state in ("new", "running", "starting")
         return ServerStatus(
-            self._settings.name,
-            state,
-            (client.pid or 0) if has_process else 0,
-            client.requests,
-            client.restarts,
-            self.sessions.host,
-            describe_error(client.failure),
-            client.stray,
-            describe_error(client.strays[-1] if client.strays else None),
+            server=self._settings.name,
+            state=state,
+            pid=(client.pid or 0) if has_process else 0,
+            calls=client.requests,
+            restarts=client.restarts,
+            host=self.sessions.host,
+            last_error=describe_error(client.failure),
+            stray=client.stray,
+            last_stray=describe_error(client.strays[-1] if client.strays else None),
         )
 
     async def watch(self, uris: frozenset[str]) -> None:
@@ -220,8 +219,8 @@ class Upstream:
     async def close_after_calls(self) -> None:
         """Wait until all pending calls have ended, then close the connection.
 
-        It does not wait for requests `events/stream`, which have no end of their own: they get an
-        error.
+        Requests `events/stream` have no end of their own, so it does not wait for their ends. They
+        get an error.
         """
         try:
             # Poll, because with an event each call would have to set it.
@@ -512,7 +511,7 @@ class Upstream:
             self.sessions.notify(method, params)
 
     def _on_list_changed(self, name: str) -> None:
-        """Notify the clients of this upstream of a changed list."""
+        """Notify the clients of this upstream that a list has changed."""
         self._settings.on_change(self)
         self.sessions.report_change(name)
 

@@ -100,17 +100,15 @@ class UpstreamPool:
     def find_for_lists(self) -> Upstream | None:
         """Return an open upstream (connection to the server) for calls without a session, or None.
 
-        A server may show a verified user lists that others must not see, so no upstream of a
-        verified user is returned.
+        No upstream of a verified user is returned, because the server may show this user lists that
+        others must not see.
         """
-        return self.unclaimed or next(
-            (
-                upstream
-                for upstream in self._by_key.values()
-                if not any(session.principal for session in upstream.sessions)
-            ),
-            None,
-        )
+        if self.unclaimed is not None:
+            return self.unclaimed
+        for upstream in self._by_key.values():
+            if not any(session.principal for session in upstream.sessions):
+                return upstream
+        return None
 
     # Opening
 
@@ -311,7 +309,7 @@ class UpstreamPool:
         closing.add_done_callback(self._closings.discard)
 
     def stop_opening(self) -> None:
-        """Cancel the tasks of all begin() and renew() that still run, and refuse new calls."""
+        """Cancel all begun openings and renewals. begin() and renew() then raise Disconnected."""
         self._is_closed = True
         openings = [opening.task for opening in self.openings.values()]
         for task in (*openings, *self._renewals):
