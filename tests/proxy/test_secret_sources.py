@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,10 @@ from concertino.proxy.secret_sources import (
     parse_secret,
     read_secret,
 )
+from concertino.transports.orphans import find_marked
+from concertino.transports.process_marks import marks_of, new_mark
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc of Linux")
 
 
 @pytest.mark.parametrize(
@@ -160,22 +167,56 @@ def test_of_what_a_command_writes_to_stderr_only_the_end_is_kept(tmp_path: Path)
         read_secret(python(code), tmp_path)
 
 
-def test_a_command_that_runs_ends_with_the_process_that_waits_for_it(tmp_path: Path) -> None:
-    pid = tmp_path / "pid"
-    os.mkfifo(pid)
-    (tmp_path / "hang").write_text(f"#!/bin/sh\necho $$ > {pid}\nsleep 1000\n")
-    (tmp_path / "hang").chmod(0o700)
-    entry = {"command": "true", "env": {"A": f"secret:command:{tmp_path}/hang"}}
-    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"one": entry}}))
-    words = [sys.executable, "-m", "concertino", "serve", str(tmp_path / "mcp.json"), "--trust"]
-    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+@contextmanager
+def proxy_that_reads_a_secret(script: str, folder: Path) -> Generator[subprocess.Popen[bytes]]:
+    """Serve a file whose only server needs the secret that a shell script prints.
+
+    script: the script, which gets the path of a FIFO as $1.
+    """
+    os.mkfifo(folder / "pids")
+    (folder / "print-secret").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "print-secret").chmod(0o700)
+    secret = f"secret:command:{folder}/print-secret {folder}/pids"
+    # No program is started for a server at an address, only the command of the secret.
+    entry = {"url": "http://127.0.0.1:9/", "headers": {"A": secret}}
+    (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"one": entry}}))
+    words = [sys.executable, "-m", "concertino", "serve", str(folder / "mcp.json"), "--trust"]
+    environment = {**os.environ, "XDG_STATE_HOME": str(folder), "XDG_CACHE_HOME": str(folder)}
     with subprocess.Popen(words, stdin=subprocess.PIPE, env=environment) as process:
         assert process.stdin is not None
         # The servers are started for the first client.
         process.stdin.write(json.dumps(INITIALIZE).encode() + b"\n")
         process.stdin.flush()
-        command = int(pid.read_text())
+        yield process
+
+
+def test_a_command_that_runs_ends_with_the_process_that_waits_for_it(tmp_path: Path) -> None:
+    with proxy_that_reads_a_secret("echo $$ > $1; sleep 1000", tmp_path):
+        command = int((tmp_path / "pids").read_text())
     wait_for_end(command)
+
+
+@linux
+def test_a_command_that_runs_ends_when_the_proxy_is_killed(tmp_path: Path) -> None:
+    script = "sleep 1000 & echo $$ $! > $1; wait"
+    with proxy_that_reads_a_secret(script, tmp_path) as proxy:
+        pids = (tmp_path / "pids").read_text().split()
+        proxy.kill()
+    for pid in pids:
+        wait_for_end(int(pid))
+
+
+@linux
+def test_an_agent_that_a_command_has_started_does_not_belong_to_the_proxy(tmp_path: Path) -> None:
+    # Such as gpg-agent, which the first call of gpg starts for all later ones.
+    script = "setsid sleep 1000 >/dev/null 2>&1 & echo $!"
+    agent = int(read_secret(SecretReference("command", f"sh -c '{script}'"), tmp_path))
+    try:
+        own = new_mark()
+        assert agent not in {pid for pid, _ in find_marked(own.owner, own.started_at)}
+        assert marks_of(agent) == []
+    finally:
+        os.kill(agent, signal.SIGKILL)
 
 
 @pytest.fixture

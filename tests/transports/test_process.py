@@ -15,12 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from process_waits import wait_for_end
 
+import concertino
 from concertino.errors import SpawnError
 from concertino.transports import escaped_processes, polling, process_exit
 from concertino.transports.process import ChildProcess, ShutdownTimeouts, spawn
 from concertino.transports.process_exit import live_members
 
+# The folder from which a child imports the package.
+SOURCES = str(Path(concertino.__file__).parents[1])
 QUICK = ShutdownTimeouts(stdin_closed_s=0.3, terminated_s=0.3, killed_s=10)
 PATIENT = ShutdownTimeouts(stdin_closed_s=20, terminated_s=20, killed_s=20)
 
@@ -280,6 +284,27 @@ async def test_what_left_the_group_is_found_and_ended(
     )
     assert re.findall(text, caplog.text) == signals
     assert "holds its stdout open" not in caplog.text
+
+
+@on_a_loop
+async def test_the_guardian_of_a_child_that_is_killed_ends_by_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Such a child is a proxy: its guardian ends the servers, and is not one of them."""
+    code = (
+        "import signal, sys, time\n"
+        f"sys.path.insert(0, {SOURCES!r})\n"
+        "from concertino.transports.guardian import guardian\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "guardian.acquire()\n"
+        "print(guardian.pid, flush=True)\n"
+        "time.sleep(600)"
+    )
+    async with start_process(code, ladder=QUICK) as (child, ear):
+        await ear.until(lambda: ear.lines)
+    assert child.exit_status == -signal.SIGKILL
+    await asyncio.to_thread(wait_for_end, int(ear.lines[0]))
+    assert "has left its process group" not in caplog.text
 
 
 @on_a_loop

@@ -28,6 +28,7 @@ from msgspec import Struct
 
 from concertino.errors import ConcertinoError
 from concertino.logs.redact import learn_secrets, redactor
+from concertino.transports.guardian import Guardian
 from concertino.transports.process_groups import add_process_group, remove_process_group
 from concertino.user_files import user_folder
 
@@ -42,6 +43,10 @@ SecretKind = Literal["name", "file", "command"]
 MAX_BYTES = 2**16
 # The limit for a command, in seconds. It is long because some commands ask for a fingerprint.
 COMMAND_S = 60.0
+# The environment variable of a command with a mark, by which a guardian finds the command and what
+# it has started. It is not STARTED_BY (process_marks.py), because agents that a command leaves
+# behind, such as gpg-agent, serve other programs too and must not end with this process.
+MARK_VARIABLE = "CONCERTINO_SECRET_COMMAND"
 # The name of the service to which the secrets belong in a keyring.
 SERVICE = "concertino"
 # Programs that read a keyring -> their arguments before the name of the secret.
@@ -160,10 +165,28 @@ def _run(
     label: str,
 ) -> str:
     """Return the output of a command. No error message quotes the output."""
+    mark = os.urandom(12).hex()
+    # If this process is killed while the command runs, the guardian ends the command.
+    guardian = Guardian(mark)
+    guardian.acquire()
+    try:
+        return _run_marked(command, folder, label, mark)
+    finally:
+        guardian.release()
+
+
+def _run_marked(
+    command: Sequence[str],
+    folder: Path,
+    label: str,
+    mark: str,
+) -> str:
+    """Run a command with a mark in its environment, and return its output."""
     try:
         process = subprocess.Popen(
             command,
             cwd=folder,
+            env=os.environ | {MARK_VARIABLE: mark},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -20,7 +20,7 @@ import signal
 import time
 from collections.abc import Iterable
 
-from concertino.transports.process_marks import STARTED_BY, new_mark
+from concertino.transports.process_marks import STARTED_BY, is_guardian, new_mark
 from concertino.transports.process_table import (
     ProcessState,
     live_processes,
@@ -87,6 +87,9 @@ class EscapedProcesses:
             pid = unvisited.pop()
             state = read_process_state(pid)
             if state is None or not state.is_live or (pid, state.started_at) in descendants:
+                continue
+            # The guardian of a child that is a proxy ends by itself.
+            if is_guardian(pid):
                 continue
             descendants.add((pid, state.started_at))
             unvisited += read_children(pid)

@@ -5,7 +5,7 @@ end of their input and end. A server that does not, and the processes that it ha
 remain for ever. The guardian reads from a pipe whose other end only this process has open. In an
 orderly end, this process writes a line to the pipe. If the pipe ends without that line, the
 guardian ends every process whose environment has a mark of this process (process_marks.py,
-orphans.py).
+orphans.py). The guardian of a single program ends only the processes that have that program's mark.
 
 While the guardian waits, it is a shell, which takes 0.1 MB of memory and no CPU time. It becomes a
 Python interpreter only when there are processes to end. It runs in a separate session, so that it
@@ -21,7 +21,7 @@ import os
 import subprocess
 import sys
 
-from concertino.transports.process_marks import STARTED_BY, new_mark
+from concertino.transports.process_marks import GUARDIAN, STARTED_BY, new_mark
 
 __all__ = ["Guardian", "guardian"]
 
@@ -32,12 +32,12 @@ SHELL = "/bin/sh"
 # at the end of the pipe.
 SCRIPT = 'trap "" HUP INT TERM; read -r word || exec "$@"'
 # What the Python interpreter runs. Its arguments are the directory that contains this package, and
-# the pid, started_at and namespace of this process.
+# those of end_orphans().
 CODE = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from concertino.transports.orphans import end_orphans
-end_orphans(*map(int, sys.argv[2:]))
+end_orphans(sys.argv[2], int(sys.argv[3]))
 """
 # How many seconds to wait for the guardian's end, which usually takes less than a millisecond.
 END_S = 1.0
@@ -48,9 +48,13 @@ class Guardian:
 
     The guardian runs while at least one caller of acquire(), such as a Proxy, has not called
     release().
+
+    mark: a text in the environment of the processes to end; by default the end of the marks of all
+        programs that this process starts.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, mark: str = "") -> None:
+        self._mark = mark
         # How many callers of acquire() have not called release().
         self._users = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -81,8 +85,9 @@ class Guardian:
         # Do not pass on the mark of this process. Otherwise code that ends this process by its mark
         # would end the guardian too.
         env = {name: value for name, value in os.environ.items() if name != STARTED_BY}
-        # mark[1:] is the pid, the start time and the pid namespace of this process.
-        command = [SHELL, "-c", SCRIPT, "guardian", *python, *map(str, mark[1:])]
+        env[GUARDIAN] = "1"
+        orphans = [self._mark or mark.owner, str(mark.started_at)]
+        command = [SHELL, "-c", SCRIPT, "guardian", *python, *orphans]
         try:
             self._process = subprocess.Popen(
                 command,

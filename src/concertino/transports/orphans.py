@@ -27,14 +27,14 @@ SETTLE_S = 0.1
 ProcessKey = tuple[int, int]
 
 
-def end_orphans(pid: int, started_at: int, namespace: int) -> bool:
-    """End all processes that a process has started, and return whether all have ended.
+def end_orphans(mark: str, since: int) -> bool:
+    """End all processes with a mark in their environment, and return whether all have ended.
 
     Takes at most 2 s.
 
-    pid, started_at, namespace: identify that process, as in its marks (process_marks.py).
+    mark, since: as for find_marked().
     """
-    return end_processes(lambda: find_started_by(pid, started_at, namespace), ORPHAN_STEPS)
+    return end_processes(lambda: find_marked(mark, since), ORPHAN_STEPS)
 
 
 def end_processes(
@@ -67,24 +67,23 @@ def end_processes(
     return False
 
 
-def find_started_by(pid: int, started_at: int, namespace: int) -> set[ProcessKey]:
-    """Return the ids and start times of all live processes that a process has started.
+def find_marked(mark: str, since: int) -> set[ProcessKey]:
+    """Return the ids and start times of all live processes with a mark in their environment.
 
-    They are found by the mark of that process in their environment (process_marks.py), which
-    processes inherit. Processes in other pid namespaces are included, because a server may be in a
-    sandbox.
-    pid, started_at, namespace: the id, the start time and the pid namespace of that process.
+    Processes inherit their environment, so these are a program and everything that it has started.
+    Processes in other pid namespaces are included, because a server may be in a sandbox.
+    mark: the end of a mark (process_marks.py). Mark.owner finds all programs of one process.
+    since: when the process was started that has made the mark, in clock ticks since the boot.
     """
-    # The part that all marks of the process have in common. In the environment, a comma or a NUL
-    # byte follows it.
-    owner = f"-{pid}-{started_at}-{namespace}".encode()
+    # In the environment, a comma or a NUL byte follows each mark.
+    ends = f"{mark},".encode(), f"{mark}\0".encode()
     found: set[ProcessKey] = set()
-    for other, state in live_processes():
+    for pid, state in live_processes():
         # Reading an environment takes time, so skip processes that are older than that process.
-        if state.started_at >= started_at:
-            environment = read_environment(other) or b""
-            if owner + b"," in environment or owner + b"\0" in environment:
-                found.add((other, state.started_at))
+        if state.started_at >= since:
+            environment = read_environment(pid) or b""
+            if any(end in environment for end in ends):
+                found.add((pid, state.started_at))
     return found
 
 

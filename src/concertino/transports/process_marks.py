@@ -19,12 +19,22 @@ from concertino.transports.process_table import (
     read_process_state,
 )
 
-__all__ = ["STARTED_BY", "Mark", "marks_of", "new_mark", "pid_namespace"]
+__all__ = [
+    "GUARDIAN",
+    "STARTED_BY",
+    "Mark",
+    "is_guardian",
+    "marks_of",
+    "new_mark",
+    "pid_namespace",
+]
 
 # The environment variable. A program that concertino has started may itself use concertino to start
 # programs; each of these adds its mark. The value has all marks, separated by commas, and the mark
 # of the first program in this chain comes first.
 STARTED_BY = "CONCERTINO_STARTED_BY"
+# The environment variable of a guardian, which is not one of the programs.
+GUARDIAN = "CONCERTINO_GUARDIAN"
 MARK = r"([0-9a-f]{24})-(\d{1,10})-(\d{1,20})-(\d{1,20})"
 
 
@@ -45,7 +55,12 @@ class Mark(NamedTuple):
     namespace: int
 
     def __str__(self) -> str:
-        return f"{self.id}-{self.pid}-{self.started_at}-{self.namespace}"
+        return f"{self.id}{self.owner}"
+
+    @property
+    def owner(self) -> str:
+        """Return the end of the mark, which all marks of the same process have in common."""
+        return f"-{self.pid}-{self.started_at}-{self.namespace}"
 
     def is_orphaned(self) -> bool:
         """Return whether the process that has started the program has ended.
@@ -74,17 +89,28 @@ def marks_of(pid: int) -> list[Mark]:
 
     Returns [] for a process without marks, of another user, or in another pid namespace.
     """
-    environment = read_environment(pid)
-    if not environment or pid_namespace(pid) != pid_namespace():
+    value = _read_variable(pid, STARTED_BY)
+    if not value or pid_namespace(pid) != pid_namespace():
         return []
-    prefix = f"{STARTED_BY}=".encode()
-    value = next((item for item in environment.split(b"\0") if item.startswith(prefix)), b"")
-    words = value.removeprefix(prefix).decode("ascii", "replace").split(",")
     return [
         Mark(match[1], *map(int, match.groups()[1:]))
-        for word in words
+        for word in value.decode("ascii", "replace").split(",")
         if (match := re.fullmatch(MARK, word))
     ]
+
+
+def is_guardian(pid: int) -> bool:
+    """Return whether a process is a guardian (guardian.py), which ends by itself."""
+    return _read_variable(pid, GUARDIAN) is not None
+
+
+def _read_variable(pid: int, name: str) -> bytes | None:
+    """Return an environment variable of a process; None if it is not known."""
+    prefix = f"{name}=".encode()
+    for item in (read_environment(pid) or b"").split(b"\0"):
+        if item.startswith(prefix):
+            return item.removeprefix(prefix)
+    return None
 
 
 def pid_namespace(pid: int | None = None) -> int:
