@@ -11,8 +11,8 @@
 A disabled feature does not exist for any client. A feature with `visible` does not exist for
 callers for whom the function returns False. A feature with `scopes` is not in the lists of callers
 whose token lacks one of the scopes, and these callers cannot use it. Callers without a token, as on
-stdin and stdout, are not limited by `scopes`. This module is imported when one of these options or
-methods is first used.
+stdin and stdout, are not limited by `scopes`. server.py imports this module when an author first
+uses one of these options or methods.
 """
 
 from __future__ import annotations
@@ -69,11 +69,13 @@ def check_tags(tags: Any) -> frozenset[str]:
 
     Raises ValueError unless `tags` is a collection of strings of 1 to MAX_TAG characters.
     """
-    # A str is iterable too, but tags="admin" is a mistake. For a value that is not a collection,
-    # use [None], which the check below refuses.
-    is_group = isinstance(tags, Iterable) and not isinstance(tags, (str, bytes, Mapping))
-    found: list[Any] = list(cast("Iterable[Any]", tags)) if is_group else [None]
-    if not all(isinstance(tag, str) and 0 < len(tag) <= MAX_TAG for tag in found):
+    # A str is iterable too, but tags="admin" is a mistake.
+    is_valid = isinstance(tags, Iterable) and not isinstance(tags, (str, bytes, Mapping))
+    found: list[Any] = []
+    if is_valid:
+        found = list(cast("Iterable[Any]", tags))
+        is_valid = all(isinstance(tag, str) and 0 < len(tag) <= MAX_TAG for tag in found)
+    if not is_valid:
         hint = f"; write {{{tags!r}}}" if isinstance(tags, str) else ""
         raise ValueError(
             f"tags: expected texts of 1 to {MAX_TAG} characters, as in {{'admin'}}, got "
@@ -83,12 +85,12 @@ def check_tags(tags: Any) -> frozenset[str]:
 
 
 class VisibleCheck:
-    """Calls an author's `visible` function, and returns whether a caller may use the feature.
+    """Calls the function `visible` of a feature, and returns whether the caller may use it.
 
-    If the function raises, or returns anything but a bool, the caller may not use the feature. The
-    first time, this is logged.
-    function: the option `visible` of a tool, prompt or resource.
-    owner: the name of the tool, prompt or resource, for the log.
+    A feature is a tool, prompt or resource. If the function raises, or returns anything but a bool,
+    the caller may not use the feature. The first such failure is logged.
+    function: the option `visible`.
+    owner: the name of the feature, for the log.
     """
 
     def __init__(self, function: Callable[[Context], object], owner: str) -> None:
@@ -105,6 +107,7 @@ class VisibleCheck:
         if isinstance(visible, bool):
             return visible
         if isinstance(visible, Coroutine):
+            # Otherwise Python warns that the coroutine was never awaited.
             visible.close()
         kind = type(cast("object", visible)).__name__
         self._log(f"%s is hidden: its `visible` returned {kind} instead of bool")
@@ -166,14 +169,14 @@ def switch(
 ) -> list[ChangeKind]:
     """Show or hide tools, prompts, resources and templates, which are called features here.
 
-    registries: kind of change of which clients are notified, such as "tools" -> the registries of
-        the server whose changes are of this kind.
-    switches: the tags that earlier calls have switched on and off.
+    registries: kind of list-changed notification, such as "tools" -> the registries of the server
+        that contain the entries of this list.
+    switches: the last call of enable() or disable() for each tag.
     features: names, URIs, templates, or functions of features.
     tags: selects all features with one of these tags.
     enabled: True to enable, False to disable.
-    Returns the kinds of change to report to clients. These are the kinds in whose registries the
-    set of enabled features has changed.
+    Returns the kinds of the notifications that clients must get, because enabled features in a
+    registry of this kind have changed.
     Raises NotRegistered for an unknown name, LookupError for an unknown function, and ValueError
     for invalid tags or if neither features nor tags are given. If it raises, nothing is changed.
     """

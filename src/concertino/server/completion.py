@@ -1,8 +1,8 @@
 """Completion: suggests values for arguments of prompts and variables of resource templates.
 
-If the type of a parameter is a Literal, an Enum or bool, its values are suggested
-(type_completers). For other types the author registers a function with Server.complete
-(function_completer). complete() handles the calls of `completion/complete`.
+For a parameter whose type is a Literal, an Enum or bool, type_completers() suggests the values of
+the type. For other types the author registers a function with Server.complete(), which calls
+function_completer(). complete() handles the requests `completion/complete`.
 Spec: 2026-07-28 server/utilities/completion.
 """
 
@@ -43,12 +43,13 @@ MAX_VALUES = 100
 
 
 class Completer(Struct, frozen=True):
-    """Suggests values of one argument: from a list, or with an author's function.
+    """The source of the values that are suggested for one argument: a list, or a function.
 
     choices: all possible values; empty if there is a function.
     function: the author's function; None if there is a list.
-    bind: returns the arguments for one call of the function. It gets the text that the user has
-        typed so far, the values of the other arguments, and the Context. None if there is a list.
+    bind: a function bind(value, others, context) that returns the arguments for one call of
+        `function`. `value` is the text that the user has typed so far, `others` has the values of
+        the other arguments. None if there is a list.
     """
 
     choices: tuple[str, ...] = ()
@@ -59,7 +60,7 @@ class Completer(Struct, frozen=True):
 def type_completers(arguments: StringArguments) -> dict[str, Completer]:
     """Return a Completer for each parameter whose type is a Literal, an Enum or bool.
 
-    arguments: the parameters of the handler.
+    arguments: the parameters of a prompt or resource template.
     Returns name of the parameter -> Completer.
     """
     completers = {name: Completer(tuple(arguments.choices(name))) for name in arguments.schemas}
@@ -77,11 +78,12 @@ def function_completer(handler: Handler, owner: str) -> Completer:
     """
     function = handler_call(handler, owner, inline=False)
     parameters = read_signature(handler, (Context,)).parameters
-    positions = [parameter for parameter in parameters if not parameter.injected]
-    if not 1 <= len(positions) <= 2:
+    # All parameters except that for the Context.
+    inputs = [parameter for parameter in parameters if not parameter.injected]
+    if len(inputs) not in (1, 2):
         raise RegistrationError(
             f"{owner}: expected a function of (value) or (value, arguments), got "
-            f"{len(positions)} parameters"
+            f"{len(inputs)} parameters"
         )
 
     def bind(value: str, others: Mapping[str, str], context: Context) -> Bound:
@@ -121,9 +123,9 @@ async def complete(
 ) -> CompleteResult:
     """Handle a call of `completion/complete`.
 
-    context: the context of the call; the author's function gets it if it has a parameter for it.
-    find(kind, name): returns the prompt or resource template; None if there is none that the caller
-        may use. The kind is "prompt" or "resource template".
+    context: the context of the call, for an author's function with a parameter for it.
+    find: a function find(kind, name) that returns the prompt or resource template; None if there is
+        none that the caller may use. `kind` is "prompt" or "resource template".
     in_thread: runs a `def` in a thread.
     Raises RpcError -32602 for an unknown prompt, template or argument.
     """
@@ -172,8 +174,9 @@ async def complete(
 def _make_completion(value: Any, is_all: bool = True) -> Completion:
     """Return the Completion for the value that a function has returned.
 
-    is_all: False if the function would return more values than these.
-    Raises InvalidResult if the value is neither a collection of strings nor a Completion.
+    value: a Completion, a collection of strings, or None for no suggestions.
+    is_all: False if the function, a generator, would yield more values than these.
+    Raises InvalidResult for any other value.
     """
     total = has_more = None
     if isinstance(value, Completion):
@@ -196,9 +199,11 @@ def _make_completion(value: Any, is_all: bool = True) -> Completion:
             raise InvalidResult(
                 f"expected texts to choose from, got {type(item).__name__} among them"
             )
+    is_cut = len(values) > MAX_VALUES
     # Set `total` and `has_more` if the author has not.
     if total is None and has_more is None:
-        total, has_more = len(values) if is_all else None, len(values) > MAX_VALUES
-    elif len(values) > MAX_VALUES:
+        total = len(values) if is_all else None
+        has_more = is_cut
+    elif is_cut:
         has_more = True
     return Completion(values[:MAX_VALUES], total, has_more)

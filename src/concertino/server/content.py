@@ -47,7 +47,7 @@ def user(content: str | ContentBlock | ResourceContents) -> PromptMessage:
 
         return [user(f"Review this code: {code}"), assistant("Here is my review:")]
 
-    content: a text; a content block, such as an image or a link to a resource; or the contents of a
+    content: a text, a content block, such as an image or a link to a resource, or the contents of a
         resource.
     """
     return PromptMessage("user", _as_block(content))
@@ -56,7 +56,7 @@ def user(content: str | ContentBlock | ResourceContents) -> PromptMessage:
 def assistant(content: str | ContentBlock | ResourceContents) -> PromptMessage:
     """Return a message of a prompt in the role of the model.
 
-    content: a text; a content block, such as an image or a link to a resource; or the contents of a
+    content: a text, a content block, such as an image or a link to a resource, or the contents of a
         resource.
     """
     return PromptMessage("assistant", _as_block(content))
@@ -98,8 +98,8 @@ def blob(source: Source, uri: str, mime_type: str = "application/octet-stream") 
 
     The block is an embedded resource, because MCP has no other content block for bytes.
     source: the bytes, or the path of a file.
-    uri: any URI to name the bytes, such as `report://2026/q3.pdf`. The server need not have a
-        resource with this URI.
+    uri: names the bytes, such as `report://2026/q3.pdf`. The server need not have a resource with
+        this URI.
     mime_type: the MIME type. It is not recognized from the bytes.
     Raises OSError if the file cannot be read.
     """

@@ -65,11 +65,11 @@ class Contexts:
         handle = await contexts.set(None, "theme", "dark")
         theme = await contexts.get(handle, "theme")
 
-    A handle is a random string that names a context. A tool gives it to the client, which passes it
-    to later calls. The contexts have nothing to do with the class Context.
+    A handle is a random string that names a context. A tool gives the handle to the client, which
+    passes it to later calls. The contexts have nothing to do with the class Context.
 
-    path: an SQLite file. It is created if it does not exist, and only its owner may read it. If the
-        path is None, everything is in memory.
+    path: an SQLite file, which is created if it does not exist, and which only its owner may read.
+        None to store everything in memory.
     ttl_s: how many seconds after its last use a context is dropped.
     max_value_bytes: the largest size of one value as JSON.
     max_keys: the largest number of keys in one context.
@@ -83,7 +83,7 @@ class Contexts:
 
     - CONTEXT_NOT_FOUND, KEY_NOT_FOUND: there is no such context, or no such key in it.
     - CONTEXT_FULL: the context has max_keys keys.
-    - INVALID_KEY, INVALID_VALUE, VALUE_TOO_LARGE: set() cannot store this.
+    - INVALID_KEY, INVALID_VALUE, VALUE_TOO_LARGE: set() cannot store this key or value.
     - CONTEXT_UNAVAILABLE: the database has failed.
 
     The constructor raises ValueError for a number that is not positive.
@@ -200,8 +200,8 @@ class Contexts:
 
         Tools, prompts and resources that are registered later get this object in a parameter with
         the annotation Contexts. The database is closed when the server ends.
-        Raises RegistrationError if the server has started, or if this method was called with the
-        same server before, also on another Contexts.
+        Raises RegistrationError if the server has started, or if it already has these tools, also
+        from another Contexts.
         """
 
         async def lifespan() -> AsyncIterator[Contexts]:
@@ -314,9 +314,10 @@ class Contexts:
 
     def _touch(self, context: str) -> None:
         """Record that a context is used now. Raises ToolError if it does not exist."""
-        if not self._execute(
+        updated = self._execute(
             "UPDATE contexts SET used = ? WHERE handle = ?", self._clock(), context
-        ).rowcount:
+        )
+        if updated.rowcount == 0:
             raise ToolError(
                 "CONTEXT_NOT_FOUND",
                 f"There is no context {context[:MAX_HANDLE]!r}",
@@ -335,7 +336,7 @@ class Contexts:
         context: the handle; None to create a context.
         value: the value as JSON.
         """
-        # The size of the value that is replaced, with its key; None if there is none.
+        # The size in bytes of the entry to replace, its key and its value; None if there is none.
         before: int | None = None
         if context is not None:
             self._touch(context)

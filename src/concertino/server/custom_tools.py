@@ -36,11 +36,11 @@ def custom_binder(
 
     bind() validates `raw`, the arguments of a call as JSON, and returns the positional and keyword
     arguments for the handler. It raises InvalidArguments for invalid arguments.
-    handler: gets all arguments of a call as one dict. If it has a parameter of the type Context, it
-        also gets the context of the call.
+    handler: a function of one parameter, which gets all arguments of a call as one dict. A second
+        parameter of the type Context gets the context of the call.
     schema: the input schema.
-    Raises RegistrationError for a schema that cannot be enforced, and for a handler that has any
-    parameters besides the dict and the Context.
+    Raises RegistrationError for a schema that cannot be enforced, and for a handler with other
+    parameters.
     """
     if schema.get("type") != "object":
         raise RegistrationError(
@@ -48,17 +48,20 @@ def custom_binder(
         )
     find_violations = violation_finder(schema, "input_schema", describe=word_as_arguments(schema))
     parameters = read_signature(handler, (Context,)).parameters
-    takes_context = any(parameter.injected for parameter in parameters)
-    if len(parameters) != 1 + takes_context or parameters[0].injected:
+    # Whether each parameter is for the Context.
+    injected_flags = [parameter.injected for parameter in parameters]
+    if injected_flags not in ([False], [False, True]):
         raise RegistrationError(
             "with input_schema the handler takes one dict, and after it a Context if it needs one"
         )
+    takes_context = len(parameters) == 2
 
     def bind(raw: Raw | bytes, injected: object) -> Bound:
         arguments = _parse_arguments(raw)
         if violations := find_violations(arguments, len(bytes(raw))):
             raise InvalidArguments(violations)
-        return (arguments, injected) if takes_context else (arguments,), {}
+        positional = (arguments, injected) if takes_context else (arguments,)
+        return positional, {}
 
     return bind
 
@@ -81,7 +84,10 @@ def result_validator(schema: dict[str, Any]) -> Callable[[Raw | bytes], None]:
 
 
 def _parse_arguments(raw: Raw | bytes) -> dict[str, Any]:
-    """Return the arguments of a call as a dict. Raises InvalidArguments for a non-object."""
+    """Return the arguments of a call as a dict; {} for empty bytes.
+
+    Raises InvalidArguments unless `raw` is a JSON object.
+    """
     try:
         return decode(raw or b"{}", type=dict[str, Any])
     except DECODE_ERRORS as exc:

@@ -7,9 +7,10 @@
     @server.tool
     async def query(text: str, session: Annotated[Session, Depends(get_session)]) -> list[str]: ...
 
-When a handler is registered, this module finds out which providers the handler needs, and in which
-order. server/dependency_scope.py opens the providers before each call and closes them afterwards.
-This module is imported when the server's author imports Depends.
+A handler is the function of a tool, prompt, resource or completion. When a handler is registered,
+this module finds out which providers the handler needs, and in which order.
+server/dependency_scope.py opens the providers before each call and closes them afterwards. This
+module is imported when the server's author imports Depends.
 """
 
 from __future__ import annotations
@@ -78,9 +79,10 @@ class Depends:
     The parameter may belong to a tool, prompt, resource or completion. Clients do not see it. In
     each call, the provider is called once, even if several parameters need its value.
 
-    provider: a `def` or `async def` that returns the value; or a generator that yields it once. The
-        code after the `yield` runs when the call has its result or has failed. The provider may
-        itself have parameters for the Context, for values of lifespan functions, and with Depends.
+    provider: a `def` or `async def` that returns the value, or a generator that yields the value
+        once. The code after the `yield` runs when the call has its result or has failed. The
+        provider may itself have parameters for the Context, for values of lifespan functions, and
+        with Depends.
     Raises RegistrationError if `provider` cannot be called.
     """
 
@@ -105,13 +107,12 @@ class Depends:
 class Dependencies:
     """The providers of one server, and the handlers that need them.
 
-    lifespans: returns the server's lifespan functions; None if it has none.
+    lifespans: returns the server's lifespan functions; None if the server has none.
     in_thread: runs a `def` in a thread.
 
     Attribute:
-    overrides: key of a provider -> the provider that replaces it inside a `with` block of
-        override(). The mapping is never changed but replaced by a new one, so that any thread may
-        read it.
+    overrides: Provider.key -> the provider that replaces this provider inside a `with` block of
+        override(). Each change replaces the whole mapping, so that any thread may read it.
     """
 
     def __init__(self, lifespans: Callable[[], Lifespans | None], in_thread: InThread) -> None:
@@ -149,8 +150,8 @@ class Dependencies:
             return None
         needs = {name: self._get_provider(provider, ()) for name, provider in wanted.items()}
         filled = self._fill_lifespan_values(handler, needs)
-        runner = None if inline else in_thread or self._in_thread
-        return DependentHandler(filled, needs, self, runner)
+        runner = in_thread or self._in_thread
+        return DependentHandler(filled, needs, self, None if inline else runner)
 
     @contextmanager
     def override(
@@ -172,8 +173,9 @@ class Dependencies:
         self._override_list.append(entry)
         try:
             self.overrides = dict(self._override_list)
-            # Raises now, and not in the next call, if the replacement depends on itself.
-            self.sort((entry[1],))
+            # This raises now, and not in the next call, if the replacement depends on itself.
+            _, replacing = entry
+            self.sort((replacing,))
             yield
         finally:
             # This entry may not be the last one, because blocks in several tasks may end in any
@@ -263,7 +265,7 @@ class Dependencies:
     def sort(self, providers: Iterable[Provider]) -> Order:
         """Return these providers and all that they need, in the order in which to open them.
 
-        A provider that override() has replaced is replaced in the result.
+        The result contains the replacements from override(), not the replaced providers.
         Raises RegistrationError if a replacement makes a provider depend on itself.
         """
         found: dict[object, Provider] = {}
@@ -286,7 +288,10 @@ class Dependencies:
         return tuple(found.values())
 
     def _name_of(self, key: object) -> str:
-        """Return the name of a provider for messages. Its key usually is the function."""
+        """Return the name of a provider for messages.
+
+        key: Provider.key, which usually is the function.
+        """
         return getattr(key, "__qualname__", repr(key)).rpartition("<locals>.")[2]
 
 
@@ -294,8 +299,8 @@ class DependentHandler(FinishingHandler):
     """A handler whose parameters with Depends are filled in each call.
 
     handler: the author's function, or a wrapper of it that fills the lifespan values.
-    needs: its parameters with Depends: name -> provider.
-    dependencies: the providers of the server, with the overrides.
+    needs: the handler's parameters with Depends: name -> provider.
+    dependencies: all providers of the server, and their replacements by override().
     in_thread: runs a `def` in a thread; None to run it on the event loop.
     """
 
@@ -381,30 +386,33 @@ class DependentHandler(FinishingHandler):
     def _prepare(self, bound: Bound) -> tuple[Order, Context, Callable[[Values], Any]]:
         """Return the providers of a call, its context, and a function that calls the handler.
 
-        The function takes the values of the providers, by key.
+        The providers are in the order in which to open them. The function takes their values:
+        Provider.key -> value.
+        bound: the positional and keyword arguments of the call.
         """
         overrides = self._dependencies.overrides
-        if self._sorted[0] is not overrides:
-            self._sorted = overrides, self._dependencies.sort(self._needs.values())
+        sorted_with, order = self._sorted
+        if sorted_with is not overrides:
+            order = self._dependencies.sort(self._needs.values())
+            self._sorted = overrides, order
         context, args, kwargs = self._arguments.split(bound)
 
         def call(values: Values) -> Any:
             needed = {name: values[provider.key] for name, provider in self._needs.items()}
             return self._handler(*args, **kwargs, **needed)
 
-        return self._sorted[1], context, call
+        return order, context, call
 
 
 class _Arguments:
     """The parameters of a handler that providers do not fill.
 
-    If the handler has no parameter for the Context, one is added, because providers may need it.
-
     handler: the function.
     needs: the names of the parameters that providers fill.
 
     Attribute:
-    signature: the signature with the remaining parameters.
+    signature: the handler's signature without the parameters in `needs`. If the handler has no
+        parameter for the Context, one is added, because providers may need the Context.
     """
 
     def __init__(self, handler: Handler, needs: Collection[str]) -> None:
@@ -436,7 +444,7 @@ class _Arguments:
     def split(self, bound: Bound) -> tuple[Context, list[Any], dict[str, Any]]:
         """Return the context of a call, and the handler's positional and keyword arguments.
 
-        bound: the positional and keyword arguments for a function with the signature `signature`.
+        bound: the positional and keyword arguments of the call, which fit `signature`.
         """
         args, kwargs = bound
         arguments = {**kwargs, **dict(zip(self._names, args, strict=False))}
@@ -466,7 +474,7 @@ def _is_async(function: Handler) -> bool:
 
 
 def _unchanged(value: Any) -> Any:
-    """Return the value. It is the `finish` of handlers whose value is not converted."""
+    """Return the value. Used as `finish`, which converts a value, where nothing is converted."""
     return value
 
 
@@ -490,7 +498,8 @@ def _find_depends(function: Handler, classes: tuple[type, ...]) -> dict[str, Cal
 
     classes: the annotations of parameters that are filled without Depends: Context, and the classes
         of the lifespan values.
-    Raises RegistrationError for a Depends in a wrong place.
+    Raises RegistrationError for a Depends that is not in the Annotated around the whole type, for
+    several Depends in one annotation, and for a positional-only parameter with Depends.
     """
     wanted: dict[str, Callable[..., Any]] = {}
     for parameter in read_signature(function, classes).parameters:

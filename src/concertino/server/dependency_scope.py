@@ -13,8 +13,8 @@ There are two ways to run a call with dependencies:
   call. Therefore the `yield` of a provider may stand in a TaskGroup or a timeout.
 
 When a handler raises, the exception is thrown into the generators, as a `with` statement does, but
-they cannot suppress it. If the code after a `yield` raises, the exception is only logged, because
-the call already has its result.
+the generators cannot suppress the exception. If the code after a `yield` raises, the exception is
+only logged, because the call already has its result.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ CLEANUP_S = 5.0
 class Provider(Struct, frozen=True, eq=False, weakref=True):
     """A function that provides a value in each call, and how to call it.
 
-    key: identifies the provider's value among the values of a call.
+    key: the key of the provider's value among the values of a call.
     description: the function's name, file and line, for messages.
     function: the function, perhaps in a wrapper that fills its lifespan values.
-    is_async: whether it is an `async def`.
-    is_generator: whether it yields the value, and must be closed after the call.
-    contexts: the names of its parameters for the Context.
-    needs: its other parameters, as pairs (name, the provider whose value the parameter gets).
+    is_async: whether the function is an `async def`.
+    is_generator: whether the function yields the value, and must be closed after the call.
+    contexts: the names of the function's parameters for the Context.
+    needs: the function's parameters with Depends, as pairs (name, the provider of the value).
     """
 
     key: object
@@ -95,19 +95,20 @@ class Scope:
         values: dict[object, Any] = {}
         for provider in order:
             call = partial(provider.function, **provider.arguments(values, context))
-            if not provider.is_generator:
-                values[provider.key] = (
-                    await call() if provider.is_async else await maybe_await(await self.run(call))
-                )
-            elif provider.is_async:
+            if provider.is_generator and provider.is_async:
                 manager = async_manager(call())
                 try:
-                    values[provider.key] = await manager.__aenter__()
+                    value = await manager.__aenter__()
                 except RuntimeError as exc:
                     raise _name_provider(exc, provider) from exc.__cause__
                 self._open.append((provider, manager))
+            elif provider.is_generator:
+                value = await self.run(partial(self._enter, provider, call))
+            elif provider.is_async:
+                value = await call()
             else:
-                values[provider.key] = await self.run(partial(self._enter, provider, call))
+                value = await maybe_await(await self.run(call))
+            values[provider.key] = value
         return values
 
     def _enter(self, provider: Provider, call: Callable[[], Any]) -> Any:
@@ -132,7 +133,8 @@ class Scope:
         try:
             return await self._in_thread(step)
         except asyncio.CancelledError:
-            if not step.drop():
+            was_dropped = step.drop()
+            if not was_dropped:
                 await step.ended.wait()
             raise
 
@@ -141,7 +143,8 @@ class Scope:
 
         failure: the exception of the call, which is thrown into each provider; None if the call has
             a result.
-        Raises CancelledError, after closing all, if the task is cancelled meanwhile.
+        Raises CancelledError if the task is cancelled meanwhile, but only after all providers are
+        closed.
         """
         cancelled: asyncio.CancelledError | None = None
         while self._open:
@@ -214,8 +217,8 @@ class _ThreadStep:
     """A function that a thread will call, unless drop() is called first.
 
     Attribute:
-    ended: an event of the event loop; set when the function has returned or raised. It is never set
-        if the function was dropped.
+    ended: an event of the event loop, set when the function has returned or raised; never set after
+        drop() has returned True.
     """
 
     def __init__(self, function: Callable[[], Any]) -> None:
@@ -227,7 +230,7 @@ class _ThreadStep:
         self._is_dropped = False
 
     def drop(self) -> bool:
-        """Prevent the call of the function. Returns False if a thread has already begun it."""
+        """Prevent the call of the function. Returns False if a thread already calls it."""
         with self._lock:
             self._is_dropped = not self._has_begun
             return self._is_dropped
@@ -282,6 +285,8 @@ async def call_in_thread(
     is_waiting = True
 
     def limit_cleanup() -> None:
+        # The loop may run this only after the `async with` block has ended, when reschedule() would
+        # raise.
         if is_waiting:
             limit.reschedule(loop.time() + CLEANUP_S)
 
@@ -302,9 +307,9 @@ class _ThreadCall:
     The arguments are those of call_in_thread().
 
     Attributes:
-    on_result: called in the thread when the handler has returned or raised, before the providers
-        are closed; None to call nothing.
-    closing: the provider that is being closed, for the log; None before.
+    on_result: a function that the thread calls when the handler has returned or raised, before the
+        providers are closed; None to call nothing.
+    closing: the last provider whose closing has begun, for the log; None before.
     """
 
     def __init__(
@@ -339,9 +344,8 @@ class _ThreadCall:
     def run(self) -> Any:
         """Open the providers, call the handler, and close the providers. The thread runs this.
 
-        Raises nothing; outcome() raises the exception of the call. Returns the result because the
-        thread pool measures what a thread returns, to limit the memory for large results
-        (runtime/threads.py).
+        Returns the result of the call; None if the call has failed. Raises nothing: outcome()
+        raises the exception of the call.
         """
         opened = _SyncScope(self._order, self._context)
         try:
@@ -361,6 +365,8 @@ class _ThreadCall:
                 pass
         for provider in opened.close(failure):
             self.closing = provider
+        # The caller uses outcome(). But the thread pool measures what a thread returns, to limit
+        # the memory for large results (runtime/threads.py).
         return self._result
 
 
@@ -462,9 +468,9 @@ def _exit(manager: AbstractContextManager[Any], failure: BaseException | None) -
 
 def _exit_arguments(failure: BaseException | None) -> tuple[Any, Any, Any]:
     """Return the three arguments of __exit__() for an exception, or for None."""
-    return (
-        (None, None, None) if failure is None else (type(failure), failure, failure.__traceback__)
-    )
+    if failure is None:
+        return None, None, None
+    return type(failure), failure, failure.__traceback__
 
 
 def _log_late(provider: Provider) -> None:

@@ -50,7 +50,7 @@ class File:
         self.mime_type = mime_type or _guess_type(self.name)
 
     def size(self) -> int | None:
-        """Return the size of the file now, in bytes; None if there is no regular file any more."""
+        """Return the current size of the file in bytes; None if it is no longer a regular file."""
         try:
             status = os.stat(self._path, follow_symlinks=False)
         except OSError:
@@ -58,12 +58,12 @@ class File:
         return status.st_size if S_ISREG(status.st_mode) else None
 
     def read(self, uri: str) -> ResourceContents:
-        """Read the file and return its content. Blocks.
+        """Read the file and return its content. Blocks the thread.
 
-        The content is text if it is UTF-8 and its MIME type is a text type or unknown, and bytes
-        otherwise.
+        Returns text if the content is UTF-8 and the MIME type is a text type or unknown; otherwise
+        bytes.
         uri: the URI of the resource, for the result.
-        Raises ResourceNotFound if there is no regular file any more, or if the path now contains a
+        Raises ResourceNotFound if the path no longer leads to a regular file, or now contains a
         symbolic link. Raises ToolError if the file has more than MAX_FILE_BYTES.
         """
         try:
@@ -123,6 +123,7 @@ def _guess_type(name: str) -> str | None:
     # With filenames=(), the tables of this machine are not read, so that all machines give the same
     # result.
     kind, encoding = MimeTypes(filenames=()).guess_type(name)
+    # A file with an encoding is compressed, such as `a.txt.gz`, whose kind would be text/plain.
     return "application/octet-stream" if encoding else kind
 
 

@@ -57,9 +57,9 @@ _log = logging.getLogger("concertino.server")
 class FinishingHandler(ABC):
     """A handler whose dependencies stay open until its return value was converted to a result.
 
-    The return value may need an open dependency, such as rows that need their database session.
+    The return value may need an open dependency: database rows, for example, need their session.
     Therefore the handler gets `finish`, the function that converts the value to a result, and calls
-    it before it closes the dependencies.
+    `finish` before it closes the dependencies.
     """
 
     @abstractmethod
@@ -71,7 +71,10 @@ class FinishingHandler(ABC):
         """Call the handler, and return its value without converting it."""
 
     def finishing(self, finish: Callable[[Any], T]) -> Callable[..., Awaitable[T]]:
-        """Return a function that calls the handler with its arguments and returns finish(value)."""
+        """Return an async function that calls the handler, and returns finish(value).
+
+        The function passes its own arguments to the handler.
+        """
 
         async def call(*args: Any, **kwargs: Any) -> T:
             return await self.call((args, kwargs), finish)
@@ -82,8 +85,8 @@ class FinishingHandler(ABC):
 class HandlerCall(Struct, frozen=True):
     """A handler and how to call it.
 
-    is_async: whether it is an `async def`.
-    inline: whether a `def` runs on the event loop and not in a thread. It has no meaning for an
+    is_async: whether `handler` is an `async def`.
+    inline: whether a `def` runs on the event loop and not in a thread. Without effect for an
         `async def`.
     """
 
@@ -123,9 +126,9 @@ def without_partials(handler: Any) -> Any:
 
 
 def handler_location(handler: Any) -> str:
-    """Return where a handler is defined, as " (file.py:12)" to append to a message.
+    """Return where a handler is defined, such as " (file.py:12)"; "" if that is not known.
 
-    Returns "" if that is not known.
+    The text begins with a space, so that it can be appended to a message.
     """
     code = getattr(function_of(handler), "__code__", None)
     # A wrapper that this package has made is not in the author's file.
@@ -135,9 +138,10 @@ def handler_location(handler: Any) -> str:
 
 
 def caller_location() -> str:
-    """Return the line of the author's code that has called concertino, as " (file.py:12)".
+    """Return the line that has called concertino, such as " (file.py:12)"; "" if there is none.
 
-    Returns "" if there is no such line on the stack.
+    The line is that of the innermost stack frame outside of concertino. The text begins with a
+    space, so that it can be appended to a message.
     """
     root = _PACKAGE.rpartition("/")[0]
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
@@ -157,7 +161,7 @@ def check_handler(
 
     documented: the parameters that the docstring describes: name -> text.
     parameters: the parameters that clients see: name -> schema.
-    Returns whether the handler has such parameters but no annotations. make_tool() then warns.
+    Returns whether `parameters` is not empty and the handler has no annotations at all.
     """
     annotations: Mapping[str, Any] = getattr(function_of(handler), "__annotations__", {})
     unannotated = [name for name in CONTEXT_NAMES if name in parameters and name not in annotations]
@@ -246,10 +250,10 @@ def is_async(handler: Any) -> bool:
 
 
 def lacks_self(handler: Handler) -> bool:
-    """Return whether the handler has a parameter `self`, but no object that could fill it.
+    """Return whether the handler has a parameter `self`, but is not bound to an object.
 
     Such a handler is probably a method that was registered in the body of its class. A parameter
-    `self` with an annotation is an ordinary parameter.
+    `self` with an annotation counts as an ordinary parameter.
     """
     if not isfunction(handler):
         return False
@@ -264,7 +268,7 @@ def lacks_self(handler: Handler) -> bool:
 def describe_missing_object(handler: Handler, example: str = "object.{}") -> str:
     """Return an error text, with advice, for a handler for which lacks_self() is true.
 
-    example: what to register instead of the method; {} stands for its name.
+    example: the code that the advice shows; {} stands for the name of the method.
     """
     name = handler.__qualname__.rpartition("<locals>.")[2]
     if "." in name:

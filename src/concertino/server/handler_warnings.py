@@ -26,8 +26,8 @@ def describe_mistakes(
 
     location: the file and line of the handler, from handler_location() in server/functions.py.
     documented: the names of the parameters that the docstring describes.
-    contexts: the names of parameters that are probably meant for the Context: they are named
-        `context` or `ctx` but have no annotation.
+    contexts: the names of parameters without an annotation that are probably meant for the Context,
+        `context` or `ctx`.
     """
     function = function_of(handler)
     own = inspect.signature(handler).parameters
@@ -40,12 +40,16 @@ def describe_mistakes(
         f"`{name}: Context` to get the context of the call (from concertino import Context)"
         for name in contexts
     ]
-    return mistakes + [
-        f"{owner}: the docstring describes {name!r}, and there is no such parameter"
-        + (suggestion(name, names) or f"; its parameters are: {', '.join(names)}" * bool(names))
-        for name in documented
-        if name not in names
-    ]
+    for name in documented:
+        if name in names:
+            continue
+        hint = suggestion(name, names)
+        if not hint and names:
+            hint = f"; its parameters are: {', '.join(names)}"
+        mistakes.append(
+            f"{owner}: the docstring describes {name!r}, and there is no such parameter{hint}"
+        )
+    return mistakes
 
 
 def warn_of_missing_annotations(handler: Any, location: str) -> None:
@@ -54,7 +58,8 @@ def warn_of_missing_annotations(handler: Any, location: str) -> None:
     location: the file and line of the handler, from handler_location() in server/functions.py.
     """
     name = function_of(handler).__name__
-    parameters = ", ".join(f"{name}: ..." for name in inspect.signature(handler).parameters)
+    own = inspect.signature(handler).parameters
+    parameters = ", ".join(f"{parameter}: ..." for parameter in own)
     _log.warning(
         "%s()%s: no parameter has a type, so models are not told any, and every JSON value is "
         "accepted; write `def %s(%s)` with types (reported once)",

@@ -1,8 +1,8 @@
 """Logs warnings that common hosts will cut a server's instructions or leave out some of its tools.
 
 A host is the application that contains an MCP client, such as an editor. protocol/host_limits.py
-contains the limits of hosts and the texts. server/tools.py imports this module when there may be
-something to log.
+contains the limits of hosts and the texts. server/tools.py imports this module when a limit may be
+exceeded.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The parts of a Server that are imported when they are first used.
 
 LazyFeatures contains the server's resources, prompts and completion. FilledParameters contains its
-lifespan functions and dependencies. A server that has only tools imports none of the modules for
-these, so it starts faster. server_backend.py itself handles calls of tools.
+lifespan functions and dependencies. A server that has only tools imports none of their modules, and
+so starts faster. server_backend.py itself handles calls of tools.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class LazyFeatures:
     def registries(self) -> dict[ChangeKind, list[Registry[Any]]]:
         """Return the registries of tools, resources and prompts that are in use.
 
-        The key of each list of registries is the kind of change of which clients are notified when
-        an entry is added to one of them.
+        Returns kind of list-changed notification, such as "tools" -> the registries whose changes
+        cause this notification.
         """
         resources, prompts = self._resources, self._prompts
         found: dict[ChangeKind, list[Registry[Any]]] = {"tools": [self._tools]}
@@ -127,11 +127,11 @@ class LazyFeatures:
         return found
 
     def is_disabled_resource(self, uri: str) -> bool:
-        """Return whether all resources and templates for a URI are disabled. False if none is."""
+        """Return whether a URI has resources or templates, all of which are disabled."""
         return self._resources is not None and self._resources.is_disabled(uri)
 
     def update_features(self) -> None:
-        """Update `features`. Called when something was registered or removed."""
+        """Update `features`. Must be called after each registration and removal."""
         with self._lock:
             if self.features.cache_scope == "public" and self._is_limited():
                 # Callers see different lists, so a cached list must not be shared by them.
@@ -208,8 +208,9 @@ class LazyFeatures:
     async def handle(self, call: Call, context: Context) -> Struct:
         """Handle a call of any method except tools/call.
 
-        Raises RpcError if the call fails. Another exception of the handler becomes the RpcError
-        -32603. Raises Suspended if the handler needs an answer from its client first.
+        Raises RpcError if the call fails. Exceptions that the runtime must handle, such as
+        Suspended, are raised unchanged. Any other exception of the handler becomes the RpcError
+        -32603.
         """
         handler = self.handlers.get(call.method)
         if handler is None:
@@ -229,8 +230,8 @@ class LazyFeatures:
                 raise passthrough from None
             from concertino.backend.user_errors import exc_info_for_users
 
-            what = call.method, _target(call)
-            self._log.error("%s failed: %s", *what, exc_info=exc_info_for_users(exc))
+            exc_info = exc_info_for_users(exc)
+            self._log.error("%s failed: %s", call.method, _target(call), exc_info=exc_info)
             raise RpcError(INTERNAL_ERROR, f"Internal error: {describe_exception(exc)}") from None
 
 
@@ -252,8 +253,8 @@ class FilledParameters:
     def add_lifespan(self, function: Callable[[], Any]) -> None:
         """Register a generator function that runs as long as the server.
 
-        The code before its `yield` runs when the server starts, the code after it when the server
-        ends. Handlers get the yielded value in parameters that have its class as annotation.
+        The code before the `yield` runs when the server starts, the code after the `yield` when the
+        server ends. Handlers get the yielded value in parameters with its class as annotation.
         """
         if self.lifespans is None:
             from concertino.server.lifespan import Lifespans
@@ -272,8 +273,8 @@ class FilledParameters:
     def fill(self, handler: H, inline: bool, in_thread: InThread | None) -> H:
         """Return a wrapper that calls a handler with its lifespan values and dependencies.
 
-        The wrapper has only the other parameters of the handler, which clients see. If the handler
-        has no parameters for such values, the handler itself is returned.
+        The wrapper has only those parameters of the handler that clients see. If the handler has no
+        parameters for lifespan values and dependencies, the handler itself is returned.
         inline: whether a `def` handler runs on the event loop and not in a thread.
         in_thread: calls a function in a thread, and returns an awaitable of its result. None for
             the threads of this server.
@@ -302,13 +303,12 @@ def _check_argument(owner: str, argument: str, arguments: Iterable[str]) -> None
 
     owner: the name of the completion, for the error.
     """
-    if argument not in arguments:
-        names = ", ".join(arguments)
-        raise RegistrationError(
-            f"{owner}: expected one of its arguments ({names})"
-            if names
-            else f"{owner}: it has no arguments"
-        )
+    if argument in arguments:
+        return
+    names = ", ".join(arguments)
+    if not names:
+        raise RegistrationError(f"{owner}: it has no arguments")
+    raise RegistrationError(f"{owner}: expected one of its arguments ({names})")
 
 
 def _target(call: Call) -> str:

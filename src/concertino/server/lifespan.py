@@ -9,8 +9,8 @@ A handler gets the yielded value in a parameter with the annotation `Database`. 
 `yield` runs when the server ends.
 
 A task group or a timeout inside a lifespan function must be entered and exited in the same task,
-but start() and close() of a server may be called in different tasks. Therefore a task of its own
-runs all functions up to their `yield`, waits, and runs them to their end.
+but start() and close() of a server may be called in different tasks. Therefore one separate task
+runs all functions up to their `yield`, waits for close(), and runs all functions to their end.
 """
 
 from __future__ import annotations
@@ -53,18 +53,20 @@ class Lifespans:
     Server.start() and Server.close() call open() and close() of this object.
 
     Attribute:
-    values: class -> the yielded value; empty before the functions have started and after their end.
+    values: class -> the yielded value; empty before open() has returned, and after close().
     """
 
     def __init__(self) -> None:
         self.values: Mapping[type, Any] = {}
+        # Pairs (the class of the yielded value, or None for no value; the function).
         self._functions: list[tuple[type | None, Function]] = []
         self._task: asyncio.Task[None] | None = None
         # The exception that has ended the functions before the end of the server, or None.
         self._failure: BaseException | None = None
-        # Set by close(), for which the lifespan task waits. Both exist after the call of open().
+        # The following two exist after the call of open(). The task waits for `_closing`, which
+        # close() sets. The future `_opened` is done when all functions have reached their `yield`,
+        # or one has failed.
         self._closing: asyncio.Event
-        # A future that is done when all functions are entered.
         self._opened: asyncio.Future[None]
 
     @property
@@ -94,11 +96,11 @@ class Lifespans:
         if signature.parameters:
             raise RegistrationError(f"{name}(): a lifespan function takes no parameters")
         # Of AsyncGenerator[Database, None], for example, only the first argument is yielded.
-        yields = get_args(signature.returns)[:1]
-        kind = yields[0] if yields and get_origin(signature.returns) in _YIELDS else None
-        if yields in ((None,), (type(None),)):
+        arguments = get_args(signature.returns)
+        kind = arguments[0] if arguments else None
+        if arguments and kind in (None, type(None)):
             kind = None
-        elif not isinstance(kind, type):
+        elif get_origin(signature.returns) not in _YIELDS or not isinstance(kind, type):
             raise RegistrationError(
                 f"{name}(): annotate the class it yields, as in `-> AsyncIterator[Database]`; "
                 f"AsyncIterator[None] for none"
@@ -116,10 +118,10 @@ class Lifespans:
     def fill(self, handler: H, skip: Collection[str] = ()) -> H:
         """Return a wrapper of a handler that passes the lifespan values in each call.
 
-        The wrapper does not have the parameters for these values. If the handler has no such
-        parameters, the handler itself is returned. A call of the wrapper raises RuntimeError before
-        open() and after close().
-        skip: the names of parameters that are filled in another way.
+        The wrapper has all parameters of the handler except those for lifespan values. If the
+        handler has no parameters for lifespan values, the handler itself is returned. The wrapper
+        raises RuntimeError if it is called before open() or after close().
+        skip: the names of parameters that get no lifespan value, because a provider fills them.
         Raises RegistrationError if a parameter for a lifespan value is positional-only.
         """
         classes = self.classes
@@ -139,7 +141,7 @@ class Lifespans:
     def _value(self, kind: type) -> Any:
         """Return the lifespan value of a class.
 
-        Raises RuntimeError if the functions are not running, so that there is no value.
+        Raises RuntimeError before open(), after close(), and if a lifespan function has failed.
         """
         try:
             return self.values[kind]
@@ -156,13 +158,13 @@ class Lifespans:
     async def open(self) -> None:
         """Run all functions up to their `yield` ("enter" them).
 
-        If one raises, run the functions that were entered before to their end ("exit" them), and
-        raise its exception.
+        Raises the exception of a function that fails. Before that, the functions that were entered
+        are run to their end ("exited").
         """
         if not self._functions:
             return
-        # Another Host (a Host serves a server to clients) has called open() of the same server.
-        # Wait until that call has ended.
+        # Another Host, which serves the same server, has called open(). Wait until all functions
+        # are entered.
         if self._task is not None:
             opened = self._opened
             await asyncio.wait([opened])
@@ -187,8 +189,8 @@ class Lifespans:
     async def close(self) -> None:
         """Run all functions from their `yield` to their end, in reverse order.
 
-        If the task that calls close() is cancelled, the functions are cancelled too. Raises the
-        exception of a function that fails.
+        If this call is cancelled, the functions are cancelled too. Raises the exception of a
+        function that fails.
         """
         if self._task is None:
             return
@@ -231,8 +233,8 @@ class Lifespans:
     def _report(self, failures: list[BaseException], opened: asyncio.Future[None]) -> None:
         """Raise the exception that has ended the functions, and log their other exceptions.
 
-        If open() still waits, open() raises the exception instead.
-        failures: the exceptions of the functions, in order.
+        If open() still waits, open() raises the exception, and this method does not.
+        failures: the exceptions of the functions, in the order in which they were raised.
         opened: the future for which open() waits.
         """
         # Whether the functions had to end, because close() was called or open() was cancelled.
@@ -276,7 +278,7 @@ def _make_wrapper(handler: Any, filled: dict[str, type], value: Callable[[type],
 
     handler: any callable.
     filled: the parameters for lifespan values: name -> class.
-    value: returns the value of a class; called in each call of the wrapper.
+    value: a function that returns the lifespan value of a class. The wrapper calls it in each call.
     Raises RegistrationError if a parameter for a lifespan value is positional-only.
     """
     signature = inspect.signature(handler)
@@ -325,6 +327,7 @@ def async_manager(result: Any) -> AbstractAsyncContextManager[Any]:
         context manager if the function has the decorator contextmanager or asynccontextmanager.
     """
     if isasyncgen(result):
+        # asynccontextmanager() takes a function that returns the generator.
         make = cast("Callable[[], AsyncGenerator[Any, None]]", lambda: result)
         return asynccontextmanager(make)()
     return result if hasattr(result, "__aenter__") else _SyncManager(sync_manager(result))
@@ -337,6 +340,7 @@ def sync_manager(result: Any) -> AbstractContextManager[Any]:
         the function has the decorator contextmanager.
     """
     if isgenerator(result):
+        # contextmanager() takes a function that returns the generator.
         make = cast("Callable[[], Generator[Any, None, None]]", lambda: result)
         return contextmanager(make)()
     return result

@@ -50,17 +50,16 @@ class LongOperation:
 
     Attributes:
     id: the handle by which clients ask for the operation, its `operationId`.
-    state: "in_progress" until the operation ends.
-    message: the last text that the handler has reported with its progress.
+    state: "in_progress" until the operation ends, then its final state.
+    message: the last text that the handler has reported with its progress; at first the argument.
     last_progress: the last (progress, total) that the handler has reported; None before.
-    waits: the futures for which the handler's thread waits in context.wait(). They are cancelled
-        with the operation.
-    context: the Context for the handler.
-    task: runs the handler. Operations sets it.
+    waits: the futures for which the handler's thread waits in context.wait(). end() cancels them.
+    context: the Context for the handler, which stays usable when the call has ended.
+    task: the task that runs the handler. Operations sets it.
     outcome: the result of the handler and its size; None until the handler has returned or raised.
-    ended_at: when it ended, by the clock of Operations; None while it runs.
+    ended_at: the time at which the task has ended, by the clock of Operations; None before.
     listeners: the contexts of the calls that wait for the end. They get the progress of the
-        operation. The tuple is never changed but replaced, because other threads read it.
+        operation. Each change replaces the whole tuple, because other threads read it.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class LongOperation:
 
     @property
     def size(self) -> int:
-        """Return how many bytes the stored result has; 0 if there is none."""
+        """Return the size of the stored result as JSON, in bytes; 0 if there is none."""
         return 0 if self.outcome is None else self.outcome.size
 
     @property
@@ -140,13 +139,15 @@ class LongOperation:
         status["operationId"] = self.id
         if self.last_progress is not None:
             done, total = self.last_progress
-            status |= {"progress": done} if total is None else {"progress": done, "total": total}
+            status["progress"] = done
+            if total is not None:
+                status["total"] = total
         return status
 
     async def wait_for_end(self, context: Context, timeout_s: float) -> None:
         """Wait for the end of the operation, at most timeout_s seconds; 0 to return at once.
 
-        context: the context of the waiting call; the operation's progress is sent to it.
+        context: the context of the waiting call, whose client gets the operation's progress.
         """
         if self.last_progress is not None:
             context.progress(*self.last_progress, self.message)
@@ -184,7 +185,8 @@ class _OperationContext(ContextWrapper):
         sent = self.inner.progress(done, total, message)
         operation = self._operation
         operation.last_progress = done, total
-        operation.message = operation.message if message is None else message
+        if message is not None:
+            operation.message = message
         for listener in operation.listeners:
             if listener is not self.inner:
                 listener.progress(done, total, message)
@@ -212,7 +214,7 @@ class _OperationContext(ContextWrapper):
         return wait_in_thread(awaitable, loop, operation.waits, lambda: self.cancelled)
 
     async def _refuse_to_ask(self, *_: object, **__: object) -> Any:
-        """Raise ToolError. Replaces the methods that need the call, which may have ended."""
+        """Raise ToolError. Replaces the methods of Context that need the call to be unanswered."""
         raise ToolError(
             "the call of a long operation may be over: it cannot ask the client, nor be made "
             "again; ask in another tool, before"

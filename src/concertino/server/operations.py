@@ -76,12 +76,12 @@ class Operations:
         @operations.tool(message="Rendering...", estimated_time="5 minutes")
         async def render(scene: str, context: Context) -> str: ...
 
-    A long operation is a call of such a tool. Its work may continue after the call was answered.
+    Each call of such a tool is a long operation. The work may continue after the call was answered.
 
-    server: the server, to which the tools get_operation and cancel_operation are added. With them,
-        clients ask for the result of an operation later, or cancel it.
-    at_most: how many operations may run at the same time. Other calls get an error result with the
-        code TOO_MANY_OPERATIONS. Cancelled operations do not count, even if their functions are
+    server: the server. It gets the tools get_operation and cancel_operation, with which clients ask
+        for the result of an operation later, or cancel the operation.
+    at_most: how many operations may run at the same time. Further calls get an error result with
+        the code TOO_MANY_OPERATIONS. Cancelled operations do not count, even if their functions are
         still cleaning up.
     limit_s: how many seconds an operation may take before it is cancelled.
     kept_s: how many seconds a result is stored after the end of its operation.
@@ -266,8 +266,8 @@ class Operations:
     ) -> Run:
         """Return a function run(context, args, kwargs) that calls the handler.
 
-        context: the context to which the chunks of a generator are sent as progress.
-        args, kwargs: the arguments for the handler.
+        `args` and `kwargs` are the arguments for the handler. `context` reports the progress of a
+        handler that is a generator: each chunk that it yields.
         inline: whether a `def` runs on the event loop, not in a thread.
         shape: converts the handler's value to a result.
         """
@@ -425,7 +425,7 @@ class Operations:
         return shape_any({"status": operation.state, "operationId": operation.id})
 
     async def _lifespan(self) -> AsyncIterator[None]:
-        """Create the threads for the operations when the server starts. End all when it ends."""
+        """Create the threads when the server starts; cancel all operations when it ends."""
         self._threads = Threads(self._at_most)
         yield
         running = [item for item in self._operations.values() if not item.has_ended]
@@ -439,11 +439,11 @@ class Operations:
 
 
 def _signature_with_context(handler: Handler) -> tuple[Signature, str | None]:
-    """Return a signature with a parameter for the Context, and the name of the handler's own one.
+    """Return the signature for `start` in Operations._add(), and the name of a parameter.
 
-    The signature is for the function `start` in Operations._add(). It is the handler's with
-    resolved annotations, but `start` returns a CallToolResult. If the handler has no parameter for
-    the Context, the signature gets the parameter CONTEXT_PARAMETER, and the name is None.
+    The signature is the handler's, with resolved annotations and the return type CallToolResult.
+    The name is that of the handler's parameter for the Context. If the handler has no such
+    parameter, the name is None, and the signature gets the additional parameter CONTEXT_PARAMETER.
     """
     signature = read_signature(handler, (Context,))
     own = next((item.name for item in signature.parameters if item.injected), None)

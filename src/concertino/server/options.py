@@ -9,8 +9,7 @@ TypedDicts are used in three ways:
 
 An option that is left out means the same as None, or as False if it is a bool. Only `envelope` is
 different: if it is left out, the argument `envelope` of Server decides. A server whose tools have
-    no
-options never imports this module.
+no options never imports this module.
 """
 
 # No `from __future__ import annotations` here: a TypedDict compiles each annotation that is a
@@ -194,7 +193,7 @@ DECLARATIONS: Mapping[str, tuple[type, tuple[type, ...]]] = {
 def show_options_of(kind: str, function: Callable[..., Any]) -> None:
     """Add the options of tools, prompts or resources to the signature and docstring of a method.
 
-    kind: whose options: "tool", "prompt" or "resource".
+    kind: "tool", "prompt" or "resource".
     function: a method of Server that has `**options`.
     """
     declaration, parts = DECLARATIONS[kind]
@@ -216,16 +215,18 @@ def show_options(*declarations: type) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         plain = signature(function)
         options = [
-            Parameter(name, Parameter.KEYWORD_ONLY, default=_default(kind), annotation=kind)
+            Parameter(
+                name, Parameter.KEYWORD_ONLY, default=_default(annotation), annotation=annotation
+            )
             for declaration in declarations
-            for name, kind in _annotations(declaration).items()
+            for name, annotation in _annotations(declaration).items()
         ]
-        others = [
+        explicit = [
             parameter
             for parameter in plain.parameters.values()
             if parameter.kind is not Parameter.VAR_KEYWORD
         ]
-        cast("Any", function).__signature__ = plain.replace(parameters=[*others, *options])
+        cast("Any", function).__signature__ = plain.replace(parameters=[*explicit, *options])
 
         # With `python -OO` there are no docstrings.
         if function.__doc__:
@@ -243,11 +244,11 @@ def _annotations(declaration: type) -> dict[str, Any]:
     help() would show. The string is returned instead.
     """
     return {
-        name: kind.__forward_arg__ if isinstance(kind, ForwardRef) else kind
-        for name, kind in declaration.__annotations__.items()
+        name: annotation.__forward_arg__ if isinstance(annotation, ForwardRef) else annotation
+        for name, annotation in declaration.__annotations__.items()
     }
 
 
-def _default(kind: object) -> bool | None:
-    """Return the default of an option with the type `kind`, as help() shows it."""
-    return False if kind is bool else None
+def _default(annotation: object) -> bool | None:
+    """Return the default of an option, as help() shows it: False for a bool, otherwise None."""
+    return False if annotation is bool else None

@@ -1,7 +1,7 @@
-"""project_version(): the version of the project that a module belongs to, for Server(...).
+"""project_version(): finds the version of the project that a module belongs to, for Server(...).
 
-It is the version in the project's pyproject.toml, or the version of the installed distribution.
-importlib.metadata is not used, because its import takes 10 ms.
+The version is in the project's pyproject.toml, or in the name of the .dist-info directory of the
+installed distribution. importlib.metadata is not used, because its import takes 10 ms.
 """
 
 from __future__ import annotations
@@ -18,24 +18,28 @@ INSTALLED = ("site-packages", "dist-packages")
 def project_version(file: str) -> str:
     """Return the version of the project of a Python file; "" if none is found. Raises nothing.
 
-    An installed module has the version of the distribution with the same name. For any other file,
-    a pyproject.toml is looked for in the directory from which the file is imported: the directory
-    of the file or, if the file is part of a package, of its top-level package. If this directory is
-    named `src`, its parent is searched too.
+    An installed module has the version of the distribution with the same name. Any other file has
+    the version in the pyproject.toml in the directory from which the file is imported. That is the
+    directory that contains the file or, if the file is part of a package, the top-level package. If
+    this directory is named `src`, the pyproject.toml may also be in its parent.
     """
     root, name = find_root(file)
     try:
         if root.name in INSTALLED:
             return _installed_version(root, name)
-        places = [root, root.parent] if root.name == "src" else [root]
-        versions = (_read_version(place / "pyproject.toml") for place in places)
-        return next(filter(None, versions), "")
+        version = _read_version(root / "pyproject.toml")
+        if not version and root.name == "src":
+            version = _read_version(root.parent / "pyproject.toml")
+        return version
     except OSError:
         return ""
 
 
 def find_root(file: str) -> tuple[Path, str]:
-    """Return the directory from which a file is imported, and its top-level module or package."""
+    """Return the directory from which a file is imported, and the name of what is imported.
+
+    The name is that of the top-level package, or of the module if it is in no package.
+    """
     path = Path(file).absolute()
     folder, name = path.parent, path.stem
     while (folder / "__init__.py").is_file():
@@ -71,5 +75,5 @@ def _installed_version(root: Path, name: str) -> str:
 
 
 def _normalize(name: str) -> str:
-    """Return the name of a distribution in one spelling for all equivalent ones (PEP 503)."""
+    """Return the name of a distribution in lower case with "_" for "-" and "." (PEP 503)."""
     return name.lower().replace("-", "_").replace(".", "_")

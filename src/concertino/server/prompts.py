@@ -1,7 +1,7 @@
 """Prompts: registers, lists and renders the prompts of a server.
 
-A prompt is a function that makes messages for a model from string arguments; a user selects it by
-its name. LazyFeatures imports this module when the first prompt is registered.
+A prompt is a function that makes messages for a model from string arguments. A user selects the
+prompt by its name. LazyFeatures imports this module when the first prompt is registered.
 Spec: 2026-07-28 server/prompts.
 """
 
@@ -74,7 +74,7 @@ class Prompts:
     in_thread: runs a `def` handler in a thread.
     page_size: how many items one page of the list has.
     hints: how long clients may cache the list.
-    switches: the tags that enable() and disable() have switched on and off.
+    switches: the last call of enable() or disable() for each tag.
 
     Attributes:
     prompts: the registered prompts by name.
@@ -184,16 +184,21 @@ def _make_arguments(arguments: StringArguments) -> list[PromptArgument]:
     """Return the arguments of a prompt as `prompts/list` shows them."""
     return [
         PromptArgument(
-            name, schema.get("title"), schema.get("description"), name in arguments.required
+            name,
+            title=schema.get("title"),
+            description=schema.get("description"),
+            required=name in arguments.required,
         )
         for name, schema in arguments.schemas.items()
     ]
 
 
 def _make_result(value: Any, description: str | None) -> GetPromptResult:
-    """Return the result for the value that the function of a prompt has returned.
+    """Return the result of `prompts/get` for the value that a prompt's function has returned.
 
+    value: a message, a text or content, a list of these, or a complete GetPromptResult.
     description: the description of the prompt.
+    Raises InvalidResult for any other value.
     """
     if isinstance(value, GetPromptResult):
         return check_struct(value)

@@ -1,12 +1,12 @@
 """Registry: the tools, prompts, resources or resource templates of a server, by name.
 
-A registry adds and removes entries, enables and disables them, and divides them into pages for
-clients.
+A registry adds and removes entries (tools, for example), enables and disables them, and divides
+them into pages for clients.
 
-A cursor contains the name and the number of the last entry on its page. Each entry gets a higher
-number than all earlier ones, so the next page begins in the right place even if entries were added,
-removed or disabled in the meantime. An empty cursor means the beginning of the list. Any other text
-that is not a cursor of this registry is an error.
+The cursor of the next page contains the name and the number of the last entry on the current page.
+Each entry gets a higher number than all earlier ones, so the next page begins in the right place
+even if entries were added, removed or disabled in the meantime. An empty cursor means the beginning
+of the list.
 Spec: 2026-07-28 server/utilities/pagination.
 """
 
@@ -29,7 +29,8 @@ from concertino.near_names import suggestion
 from concertino.types.results import CacheScope
 
 E = TypeVar("E")
-# The kind of the registry, and the number and the name of the last entry on the page.
+# The content of a cursor: the kind of the registry, and the number and the name of the last entry
+# before the next page.
 Cursor = tuple[str, int, str]
 _decode_cursor = Decoder(Cursor).decode
 _decode_text = Decoder(str).decode
@@ -45,8 +46,8 @@ class EntryPage(Struct, Generic[E], eq=False):
     """One page of a registry's entries.
 
     next_cursor: the cursor of the next page; None on the last page.
-    result: the list result made of this page, such as a ListToolsResult. The user of the registry
-        stores it here, to make it only once; None before.
+    result: the list result made of this page, such as a ListToolsResult. None until the code that
+        makes the result stores it here for later requests.
     """
 
     entries: list[E]
@@ -55,7 +56,7 @@ class EntryPage(Struct, Generic[E], eq=False):
 
 
 class Access(Struct, frozen=True):
-    """Says which callers may see and use an entry.
+    """Which callers may see and use an entry of a registry.
 
     tags: the tags by which enable() and disable() select the entry.
     visible: returns whether a caller may see and use the entry; None if every caller may.
@@ -76,7 +77,10 @@ class Access(Struct, frozen=True):
         return self.visible is not None and not self.visible(context)
 
     def lacks_scopes(self, context: Context) -> bool:
-        """Return whether the caller's token lacks a scope of the entry."""
+        """Return whether the caller's token lacks a scope of the entry.
+
+        Returns False for a caller without a token, as on stdin and stdout.
+        """
         if not self.scopes:
             return False
         principal = context.principal
@@ -94,10 +98,12 @@ OPEN_ACCESS = Access()
 class TagSwitches:
     """Stores the last call of enable() or disable() for each tag.
 
-    All registries of a server share one object of this class. The switch of a tag also applies to
-    entries with this tag that are added later.
-    last: tag -> the last switch for this tag. The mapping is never changed but replaced by a new
-        one, so that any thread may read it.
+    All registries of a server share one object of this class. Such a call also decides whether
+    entries that are added later are enabled, if they have the tag.
+
+    Attribute:
+    last: tag -> the last Switch for this tag. set() replaces this mapping by a new one, so that any
+        thread may read it.
     """
 
     def __init__(self) -> None:
@@ -106,10 +112,10 @@ class TagSwitches:
         self._lock = threading.Lock()
 
     def set(self, tags: Iterable[str], enabled: bool) -> Switch:
-        """Enable or disable tags, and return the new switch: its number, and `enabled`.
+        """Enable or disable all entries with one of the tags, and return the new Switch.
 
-        The caller then passes the switch to Registry.switch() of each registry, which applies the
-        tags, and the switch itself to the entries that enable() or disable() has named.
+        The change takes effect when the caller has passed the Switch to Registry.switch() of each
+        registry.
         """
         with self._lock:
             self._count += 1
@@ -121,11 +127,10 @@ class TagSwitches:
 class Record(Struct, Generic[E], frozen=True):
     """What a registry knows about an entry.
 
-    number: the number of the entry; entries that were added later have higher numbers.
+    number: the number of the entry. Entries that were added later have higher numbers.
     function: the function that the author has passed; None for a resource with fixed content.
-    access: who may use the entry.
-    switch: the last call of enable() or disable() that has selected this entry by its name or
-        function: a pair of its number and of whether it enables.
+    access: which callers may see and use the entry.
+    switch: the last call of enable() or disable() that named this entry or its function.
     """
 
     entry: E
@@ -135,11 +140,13 @@ class Record(Struct, Generic[E], frozen=True):
     switch: Switch = ON
 
     def is_enabled(self, tags: Mapping[str, Switch]) -> bool:
-        """Return whether the entry is enabled, according to the last switch that selects it.
+        """Return whether the entry is enabled, according to the last Switch that selects it.
 
-        tags: tag -> the last switch that has enabled or disabled all entries with this tag.
+        tags: tag -> the last Switch for all entries with this tag.
         """
-        return max([self.switch, *(tags.get(tag, ON) for tag in self.access.tags)])[1]
+        switches = [self.switch, *(tags.get(tag, ON) for tag in self.access.tags)]
+        _, enabled = max(switches)
+        return enabled
 
 
 class Registry(Generic[E]):
@@ -151,11 +158,11 @@ class Registry(Generic[E]):
     kind: the kind of entries, such as "tool", for messages and cursors.
     page_size: how many entries one page has.
     describe_conflict: returns the error text for a name that is already registered.
-    switches: the tags that enable() and disable() have switched on and off.
+    switches: the last call of enable() or disable() for each tag.
 
     Attributes:
     entries: name -> entry, for the enabled entries.
-    records: name -> record, for all entries.
+    records: name -> Record, for all entries, also disabled ones.
     is_limited: whether any entry has `visible` or `scopes`, so that callers may see different
         lists.
     """
@@ -221,10 +228,10 @@ class Registry(Generic[E]):
         return record.entry
 
     def switch(self, names: Iterable[str], switch: Switch) -> bool:
-        """Enable or disable entries by name, and apply the switches of tags to all entries.
+        """Enable or disable the entries with these names, and all entries with switched tags.
 
         names: the names of the entries. Unknown names are ignored.
-        switch: the new switch, which TagSwitches.set() has returned.
+        switch: the new Switch, which TagSwitches.set() has returned.
         Returns whether the set of enabled entries has changed.
         """
         with self._lock:
@@ -249,7 +256,7 @@ class Registry(Generic[E]):
     # Entries and pages for one caller
 
     def find(self, name: str, context: Context) -> E | None:
-        """Return the entry with this name; None if the caller may not see such an entry.
+        """Return the enabled entry with this name; None if there is none that the caller may see.
 
         context: the context of the caller's request.
         Raises InsufficientScope if the caller's token lacks a scope of the entry.
@@ -265,10 +272,7 @@ class Registry(Generic[E]):
         return entry
 
     def visible_entries(self, context: Context) -> Iterator[tuple[E, Access]]:
-        """Yield each enabled entry that the caller may see, and its Access.
-
-        An entry that was registered with the argument `visible`, a function, is left out if the
-        function returns False for the context.
+        """Yield each enabled entry that `visible` does not hide from the caller, and its Access.
 
         The caller's scopes are not checked: call Access.check_scopes() before an entry is used.
         context: the context of the caller's request.
@@ -292,17 +296,15 @@ class Registry(Generic[E]):
         if not self.is_limited:
             return True
         record = self.records.get(name)
-        return not (
-            record is None
-            or record.access.is_hidden(context)
-            or record.access.lacks_scopes(context)
-        )
+        if record is None or record.access.is_hidden(context):
+            return False
+        return not record.access.lacks_scopes(context)
 
     def page(self, params: Mapping[str, Raw], context: Context) -> EntryPage[E]:
         """Return the page that a list request asks for, with the entries that the caller may see.
 
-        If no entry has `visible` or `scopes`, all callers get the same object until the
-        entries change. So `result` of the page is made only once.
+        All callers get the same EntryPage object until the entries change, unless an entry has
+        `visible` or `scopes`.
         params: the params of the request. Without `cursor`, the first page is returned.
         context: the context of the request.
         Raises RpcError -32602 for a text that is not a cursor of this registry.
@@ -310,9 +312,10 @@ class Registry(Generic[E]):
         last = self._parse_cursor(params["cursor"]) if "cursor" in params else None
         with self._lock:
             entries, records = self.entries, self.records
-            if self._pages[0] is not entries:
-                self._pages = entries, {}
-            pages = self._pages[1]
+            paged_entries, pages = self._pages
+            if paged_entries is not entries:
+                pages = {}
+                self._pages = entries, pages
 
         start = 0
         if last is not None:
@@ -361,7 +364,8 @@ class Registry(Generic[E]):
             cursor = _decode_cursor(a2b_base64(text[:MAX_CURSOR].encode(), strict_mode=True))
         except (Error, *DECODE_ERRORS):
             raise invalid_params("cursor: not one of this server's") from None
-        if cursor[0] != self._kind or not 0 < cursor[1] <= self._last_number:
+        kind, number, _ = cursor
+        if kind != self._kind or not 0 < number <= self._last_number:
             raise invalid_params(f"cursor: not one of this server's lists of {self._kind}s")
         return cursor
 
@@ -376,7 +380,7 @@ def not_registered(kind: str, name: str, known: Iterable[str]) -> NotRegistered:
 
 
 def _number_before(last: Cursor, records: Mapping[str, Record[Any]]) -> int:
-    """Return the number of the last entry of the previous page; the next page begins after it.
+    """Return the number after which the next page begins: that of the previous page's last entry.
 
     last: the content of the cursor.
     """

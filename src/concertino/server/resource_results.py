@@ -19,9 +19,12 @@ _CONTENTS = (ResourceContents, bytes, bytearray, memoryview)
 def make_not_found_error(uri: str, details: list[str] | None = None) -> RpcError:
     """Return the error for a URI without a resource.
 
-    details: sentences that say why no resource template fits; None for none.
+    details: sentences that say why the matching resource templates do not accept the URI; None if
+        no template matches.
     """
-    data = {"uri": uri, **({"details": "; ".join(details)} if details else {})}
+    data = {"uri": uri}
+    if details:
+        data["details"] = "; ".join(details)
     return RpcError(INVALID_PARAMS, "Resource not found", data)
 
 
@@ -35,7 +38,7 @@ def make_result(
 
     value: the return value of the resource's function, or the content itself.
     uri: the URI that the client reads.
-    mime_type: the MIME type of the content; None to choose it by the type of the value.
+    mime_type: the MIME type of the content; None to derive it from the type of the value.
     hints: how long clients may cache the result.
     Raises the RpcError "Resource not found" if the value is None, and InvalidResult for a value
     that is neither text, bytes, ResourceContents nor JSON.
@@ -67,6 +70,7 @@ def _make_contents(value: Any, uri: str, mime_type: str | None) -> ResourceConte
         data = bytes(cast("bytes", value))
         return ResourceContents(uri, blob=data, mime_type=mime_type or "application/octet-stream")
 
+    # Convert the value as a tool's result: a single text block contains the text or the JSON.
     blocks = shape_any(value).content
     if len(blocks) != 1 or not isinstance(block := blocks[0], TextContent):
         raise InvalidResult(

@@ -71,10 +71,10 @@ class RegisteredResource(Struct, frozen=True):
     """A resource of a server.
 
     resource: the resource as `resources/list` returns it.
-    source: where its content comes from.
-    hints: how long clients may cache its content.
-    location: the file and line of the code that has registered it, for messages; "" if its source
-        is a function, because that knows its own file and line.
+    source: the source of the content: the contents themselves, a file, or a function.
+    hints: how long clients may cache the content.
+    location: the file and line of the code that has registered the resource, for messages; "" if
+        the source is a function, because messages then name the file and line of the function.
     """
 
     resource: Resource
@@ -105,11 +105,11 @@ class RegisteredTemplate(Struct, frozen=True):
 class Resources:
     """The resources of a server.
 
-    in_thread: runs a function in a thread: `def` handlers, and functions that read files.
+    in_thread: runs a function in a thread: a `def` handler, or a function that reads a file.
     page_size: how many items one page of a list has.
-    hints: how long clients may cache the lists, and the content of resources for which the author
-        has not set it.
-    switches: the tags that enable() and disable() have switched on and off.
+    hints: how long clients may cache the lists, and also the content of resources without the
+        options `ttl_s` and `cache_scope`.
+    switches: the last call of enable() or disable() for each tag.
 
     Attributes:
     resources: the registered resources by URI.
@@ -163,9 +163,10 @@ class Resources:
         options: ResourceOptions,
         function: Handler | None,
     ) -> None:
-        """Register a resource or a template. Exactly one of handler, text, blob and path is given.
+        """Register a resource or a template.
 
-        uri: an absolute URI, or, with a handler, a template.
+        Exactly one of handler, text, blob and path must not be None.
+        uri: an absolute URI. With a handler, it may also be a template.
         handler: the function that returns the content, perhaps a wrapper of `function`. It has only
             the parameters that clients fill, and none for lifespan values and dependencies.
         text, blob: the content itself.
@@ -214,7 +215,7 @@ class Resources:
         """Return the RegisteredResource for a URI.
 
         Exactly one of handler, text, blob and path is not None.
-        owner: the name of the resource, for errors.
+        owner: the name of the resource, for error messages.
         Raises RegistrationError for an invalid source or option.
         """
         name, description = options.get("name"), options.get("description")
@@ -312,7 +313,7 @@ class Resources:
         raise not_registered("resource or template", uri, known)
 
     def is_disabled(self, uri: str) -> bool:
-        """Return whether all resources and templates for a URI are disabled. False if none is."""
+        """Return whether a URI has resources or templates, all of which are disabled."""
         resources, templates = self.resources, self.templates
         if uri in resources.entries:
             return False
@@ -373,8 +374,9 @@ class Resources:
     async def read(self, call: Call, context: Context) -> ReadResourceResult:
         """Handle a call of `resources/read`.
 
-        A resource with exactly the URI is preferred to templates that match it.
-        Raises RpcError -32602 for malformed params, and if the caller may use no such resource.
+        A resource with this URI is preferred to templates that match the URI.
+        Raises RpcError -32602 for malformed params, and if there is no such resource that the
+        caller may use.
         """
         uri = read_text_param(call.params, "uri")
         try:
@@ -386,7 +388,10 @@ class Resources:
             )
             return await self._read_source(entry.source, uri, context, finish)
         except ResourceNotFound as exc:
-            raise exc if exc.uri else make_not_found_error(uri) from None
+            if exc.uri:
+                raise exc from None
+            # The function has raised ResourceNotFound() for the URI that the client has sent.
+            raise make_not_found_error(uri) from None
 
     async def _read_source(
         self,
@@ -410,9 +415,10 @@ class Resources:
     async def _read_template(self, uri: str, context: Context) -> ReadResourceResult:
         """Return the content of a URI that matches a template.
 
-        If several templates match, the one that was registered first is used, of those whose
-        functions accept the values of the variables. Raises the RpcError "Resource not found" if
-        there is none; its details name the values that were not accepted.
+        Uses the template that was registered first among those that match the URI and whose
+        functions accept the values of the variables.
+        Raises the RpcError "Resource not found" if there is no such template. The details of the
+        error name the values that a function has not accepted.
         """
         details: list[str] = []
         for entry, access in self.templates.visible_entries(context):
@@ -442,7 +448,7 @@ def _check_one_source(
     blob: bytes | None,
     path: str | PathLike[str] | None,
 ) -> None:
-    """Raise RegistrationError unless exactly one source of the content is given."""
+    """Raise RegistrationError unless exactly one of handler, text, blob and path is not None."""
     sources = {"a function": handler, "text": text, "blob": blob, "path": path}
     names = [name for name, source in sources.items() if source is not None]
     if len(names) != 1:
@@ -455,10 +461,10 @@ def _check_one_source(
 def _choose_hints(options: ResourceSettings, default: CacheHints, access: Access) -> CacheHints:
     """Return how long clients may cache a resource's content, and who may share it.
 
-    options: the options `ttl_s` and `cache_scope` of the resource or template.
+    options: the options of the resource or template. Only `ttl_s` and `cache_scope` are used.
     default: the hints of the server, for the options that are not set.
-    access: `visible` and `scopes`, which limit who may read the resource. If one of them is set,
-        the content must not be shared.
+    access: who may read the resource. If `visible` or `scopes` limit this, the content must not be
+        shared.
     Raises RegistrationError for invalid options.
     """
     scope = options.get("cache_scope") or default.scope

@@ -309,10 +309,12 @@ class Server(ServerBackend):
         text, blob: the content itself.
         path: a file, which is read in a thread whenever a client asks for the resource. Its content
             is sent as text if it is UTF-8 and its MIME type is a text type, otherwise as bytes.
-            Symbolic links are resolved now and not when the file is read.
+            Symbolic links are resolved when the resource is added, not when the file is read.
         Raises RegistrationError for an invalid argument.
         """
-        filled = handler and self.fill(handler, inline=bool(options.get("inline")))
+        filled = None
+        if handler is not None:
+            filled = self.fill(handler, inline=bool(options.get("inline")))
         self._features.resources.add(uri, filled, text, blob, path, options, handler)
         self._report_change("resources")
 
@@ -320,17 +322,17 @@ class Server(ServerBackend):
         """Remove a resource or a resource template, and notify clients.
 
         uri: the URI or template that was registered.
-        Raises NotRegistered if no resource and no template is registered under it.
+        Raises NotRegistered if neither a resource nor a template has this URI.
         """
         self._features.resources.remove(uri)
         self._report_change("resources")
 
     def resource_updated(self, uri: str) -> None:
-        """Notify the clients that have subscribed to a resource that its content has changed.
+        """Notify the subscribers of a resource that its content has changed.
 
-        May be called from any thread. Does nothing while the resource is disabled.
-        uri: the URI of the resource. For a resource of a template, it is the URI that clients read
-            and not the template.
+        May be called from any thread. Does nothing while disable() hides the resource.
+        uri: the URI that clients read: for a resource template, a URI with values in place of the
+            variables.
         """
         if self._features.is_disabled_resource(uri):
             return
@@ -502,7 +504,7 @@ class Server(ServerBackend):
         Tests use it: `with server.override(get_session, get_fake_session): ...`
         provider: the function that is replaced.
         replacement: the function to call instead; anything that Depends() accepts.
-        Raises LookupError if no handler of this server depends on the provider.
+        Raises LookupError if no function that is registered with this server uses the provider.
         """
         return self._filled.dependencies().override(provider, replacement)
 
@@ -515,10 +517,10 @@ class Server(ServerBackend):
     ) -> H:
         """Return a wrapper that calls a handler with its lifespan values and dependencies.
 
-        A handler is the function of a tool, prompt, resource or completion. The methods that
-        register handlers call this method themselves. The wrapper has all parameters of the handler
-        except those for the values of lifespan() and those with Depends. If the handler has none of
-        these, the handler itself is returned.
+        A handler is the function of a tool, prompt, resource or completion. The wrapper has all
+        parameters of the handler except those for the values of lifespan() and those with Depends.
+        If the handler has no such parameters, the handler itself is returned. add_tool() and the
+        other methods that register handlers already call this method.
         inline: whether a `def` runs on the event loop and not in a thread.
         in_thread: calls a function in a thread, and returns an awaitable of its result. None for
             the threads of this server.

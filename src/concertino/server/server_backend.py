@@ -1,8 +1,9 @@
 """ServerBackend: the methods of a Server that a Host calls. Base class of Server (server.py).
 
-A Host (runtime/host.py) connects a backend with its clients. ServerBackend finds the function that
-an author has registered for a call. tools.py calls the functions of tools. All other functions are
-called by modules that lazy_features.py imports when the author registers the first such function.
+A Host (runtime/host.py) connects a backend with its clients, and passes their requests ("calls") to
+the backend. ServerBackend finds the function that an author has registered for a call. tools.py
+calls the functions of tools. lazy_features.py imports the modules that call the functions of
+resources, prompts and completions, when the author registers the first one.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class ServerBackend:
         self._hosts.add(outlet)
         if self._features.is_empty:
             self._warn_of_other_servers()
-        # Warns if common hosts will cut the instructions or leave out tools.
+        # Warn if common MCP hosts will cut the instructions or leave out tools.
         self._registered_tools.report_host_limits(
             self.name, self._features.features.instructions or ""
         )
@@ -134,17 +135,15 @@ class ServerBackend:
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
         """Return a function that checks the arguments of calls of one tool.
 
-        The function takes a call and its context, and raises ArgumentsRefused or RpcError for
-        invalid arguments. A guard around the server uses it, so that calls with invalid arguments
-        do not count against a rate limit.
+        The returned function takes a call and its context, and raises ArgumentsRefused or RpcError
+        for invalid arguments. A guard around the server checks the arguments with this function, so
+        that calls with invalid arguments do not count against a rate limit.
         method, name: "tools/call" and the name of the tool.
         Returns None for other methods.
         """
-        return (
-            partial(self._registered_tools.check_arguments, name)
-            if method == "tools/call"
-            else None
-        )
+        if method != "tools/call":
+            return None
+        return partial(self._registered_tools.check_arguments, name)
 
     def param_headers(self, name: str) -> ParamHeaders:
         """Return which arguments of a tool have `x-mcp-header` in their schema.
@@ -159,7 +158,7 @@ class ServerBackend:
     def handle(self, call: Call, context: Context) -> CoroutineType[Any, Any, Struct | Raw]:
         """Return the coroutine that handles a call. Raises RpcError for an unknown tool.
 
-        It is not an `async def`, so that a call of a tool needs only one coroutine.
+        This method is not an `async def`, so that a call of a tool needs only one coroutine.
         """
         if call.method != "tools/call":
             return self._features.handle(call, context)

@@ -1,9 +1,9 @@
 """Checks the arguments of Server(...) and the options of its decorators.
 
-They are checked when a server is created or a function is registered, so that the author sees a
-mistake at once, and not only when a client reads a list. Most checks are a round trip: the value is
-encoded as JSON, and decoded as the declared type. The first function, default_version(), finds the
-version of a server that was created without one.
+The checks run when a server is created or a function is registered, so that the author sees a
+mistake before a client reads a list. Most checks are a round trip: the value is encoded as JSON,
+and decoded as the declared type. The first function, default_version(), finds the version of a
+server that was created without one.
 """
 
 # No `from __future__ import annotations` here: msgspec compiles annotations that are strings when
@@ -36,10 +36,10 @@ NO_VERSION = "0.0.0"
 
 
 def default_version() -> str:
-    """Return the version of the calling project; NO_VERSION, "0.0.0", if it is not known.
+    """Return the version of the project whose code has called concertino.
 
-    The calling project is the one whose code has called concertino: the innermost stack frame
-    outside of concertino tells its file.
+    The innermost stack frame outside of concertino names the calling file, and the project is the
+    one to which this file belongs. Returns NO_VERSION ("0.0.0") if the version is not known.
     """
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_globals.get("__name__", "").startswith("concertino."):
@@ -69,10 +69,11 @@ class ServerSettings(Struct, frozen=True, omit_defaults=True):
 
 
 class CacheHints(Struct, frozen=True):
-    """How long clients may cache a result, and who may share it (server/utilities/caching).
+    """How long clients may cache a result, and who may share it.
 
     ttl_ms: how long a client may cache the result, in milliseconds.
     scope: `private` for the user of the request only, `public` for all users.
+    Spec: 2026-07-28 server/utilities/caching.
     """
 
     ttl_ms: int = 0
@@ -97,7 +98,7 @@ def cache_hints(ttl_s: float, scope: CacheScope) -> CacheHints:
 def check_options(options: T, declaration: type, owner: str) -> T:
     """Check the options of a decorator, and return a copy that was converted to JSON and back.
 
-    options: the options: name -> value. If there are none, the same dict is returned.
+    options: name -> value. An empty dict is itself returned.
     declaration: the TypedDict in server/options.py that declares the options.
     owner: the name of the tool, prompt or resource for error messages, such as `prompt 'greet'`.
     Raises TypeError for an unknown option, RegistrationError for an invalid value.
@@ -119,10 +120,6 @@ def check_options(options: T, declaration: type, owner: str) -> T:
     return checked
 
 
-# The key in `_meta` under which clients see the tags.
-TAGS_MEMBER = "concertino/tags"
-
-
 def take_access(options: Mapping[str, Any], owner: str) -> Access:
     """Remove the options `tags`, `visible` and `scopes` from a dict, and return them as an Access.
 
@@ -142,9 +139,10 @@ def take_access(options: Mapping[str, Any], owner: str) -> Access:
 
 
 def take_guards(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove the options of ToolGuards, such as rate_limit, from `options`, and return them.
+    """Remove the options that limit the calls of a tool, such as rate_limit, and return them.
 
-    options: all options of a tool: name -> value.
+    options: all options of the tool: name -> value. The TypedDict ToolGuards in server/options.py
+        lists those to remove.
     """
     if not options:
         return {}
@@ -155,25 +153,31 @@ def take_guards(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options.pop(name) for name in names}
 
 
+# The key in `_meta` under which clients see the tags.
+TAGS_MEMBER = "concertino/tags"
+
+
 def add_tags(meta: dict[str, Any] | None, access: Access) -> dict[str, Any] | None:
     """Return `_meta` of a tool, prompt or resource with its tags added.
 
-    meta: the author's own `_meta`, which is returned unchanged if there are no tags; None if the
-        author has given none.
-    access: has the tags.
+    meta: the option `meta`; None if the author has not passed it. Returned unchanged if there are
+        no tags.
+    access: the options `tags`, `visible` and `scopes`. Only the tags are used.
     """
-    return {TAGS_MEMBER: sorted(access.tags), **(meta or {})} if access.tags else meta
+    if not access.tags:
+        return meta
+    return {TAGS_MEMBER: sorted(access.tags), **(meta or {})}
 
 
 def _all_options(declaration: type) -> list[str]:
     """Return the names of all options of tools, of prompts or of resources.
 
-    declaration: says of which: ToolSettings, PromptSettings or ResourceSettings of
-        server/options.py.
+    declaration: ToolSettings for tools, PromptSettings for prompts, ResourceSettings for resources
+        (server/options.py).
     """
     from concertino.server.options import DECLARATIONS
 
-    # Include guards, tags, `visible` and `scopes`, which are declared in other TypedDicts.
+    # `rate_limit`, `tags` and some others are declared in further TypedDicts. `whole` has all.
     return [
         name
         for whole, parts in DECLARATIONS.values()
@@ -183,13 +187,13 @@ def _all_options(declaration: type) -> list[str]:
 
 
 def check_setting(value: S) -> S:
-    """Check a Struct, and return a copy that was converted to JSON and back. Takes 3 us.
+    """Check a Struct, and return a copy that was converted to JSON and back.
 
-    Raises ValueError for invalid keys of `meta` or `extensions`, and for a value that
+    Raises ValueError
 
-    - has another type than its field,
-    - has no JSON form, such as NaN, or
-    - contains a lone surrogate.
+    - for invalid keys of `meta` or `extensions`,
+    - if the value of a field does not have the type of the field,
+    - if the value of a field has no JSON form, such as NaN, or contains a lone surrogate.
 
     The text of the error names each invalid field, with the expected and the actual value.
     """
@@ -210,9 +214,9 @@ def check_setting(value: S) -> S:
 def check_against_schema(value: S, owner: str) -> S:
     """Check a Struct of concertino.types, and return a copy that was converted to JSON and back.
 
-    Checks the types of its values, and the bounds that MCP's schema sets for numbers.
     owner: the name of the tool, prompt or resource for error messages, such as `prompt 'greet'`.
-    Raises RegistrationError for an invalid value.
+    Raises RegistrationError for a value of the wrong type, and for a number outside of the bounds
+    in MCP's schema.
     """
     # Imported here, because a server that has only tools does not need it.
     from concertino.types.result_checks import check
@@ -226,10 +230,10 @@ def check_against_schema(value: S, owner: str) -> S:
 
 
 def _describe_violations(values: Mapping[str, Any], types: Mapping[str, Any]) -> str:
-    """Return an error text that names each invalid value; "" if each value alone is valid.
+    """Return an error text that names each invalid value; "" if all are valid.
 
-    values: the values by name.
-    types: the type that each value should have, by name.
+    values: name -> value.
+    types: name -> the type that the value should have.
     """
     violations: list[SchemaViolation] = []
     for name, value in values.items():
@@ -276,17 +280,19 @@ def _round_trip(value: Any, kind: Any) -> Any:
     """
     raw = _encode(value)
     # msgspec encodes NaN and infinity as null without an error, so look for them.
-    if b"null" in raw and (path := find_nan(value, enc_hook=_to_dict)) is not None:
-        raise ValueError(
-            f"holds NaN or infinity{' at ' * bool(path)}{path}, which JSON cannot hold"
-        )
+    if b"null" in raw:
+        path = find_nan(value, enc_hook=_to_dict)
+        if path is not None:
+            # The path is "" if the value itself is NaN or infinity.
+            place = f" at {path}" if path else ""
+            raise ValueError(f"holds NaN or infinity{place}, which JSON cannot hold")
     return decode(raw, type=kind)
 
 
 def _to_dict(value: Any) -> Any:
-    """Convert a Mapping of another type to a dict. msgspec calls this for types it cannot encode.
+    """Return a Mapping as a dict. msgspec calls this function with each value it cannot encode.
 
-    Raises TypeError for any other value.
+    Raises TypeError for a value that is not a Mapping.
     """
     if isinstance(value, Mapping):
         return dict(cast("Mapping[Any, Any]", value))
@@ -299,15 +305,18 @@ _encode = Encoder(enc_hook=_to_dict).encode
 def check_positive(owner: str, settings: Mapping[str, Any]) -> None:
     """Raise ValueError if a setting is not a positive, finite number.
 
-    A setting whose name ends with `_s` is a time in seconds and may be a float; all others must be
-    an int.
-    owner: the class or function with these settings, for the error text.
+    A setting whose name ends with `_s` is a time in seconds and may be a float. All other settings
+    must be an int.
+    owner: the name of the class or function with these settings, for the error text.
     settings: name -> value.
     """
     for name, value in settings.items():
         is_time = name.endswith("_s")
         kinds = (int, float) if is_time else (int,)
+        # bool is a subclass of int, but True is not a number that an author means.
         if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < float("inf"):
-            is_whole = not is_time and not isinstance(value, int)
-            expected = "positive whole number" if is_whole else "positive number"
+            expected = "positive number"
+            # Say "whole" only if the author has passed no int, such as 1.5.
+            if not is_time and not isinstance(value, int):
+                expected = "positive whole number"
             raise ValueError(f"{owner}: {name}: expected a {expected}, got {value!r}")

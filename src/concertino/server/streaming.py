@@ -7,15 +7,15 @@
 
 MCP has no partial results. A client can show progress notifications while the call runs (MCP
 2026-07-28 basic/patterns/progress). But the client may not have asked for progress, and if chunks
-come too fast, some are not sent. Therefore the result contains all chunks again;
-schema/return_values.py makes it.
+come too fast, some are not sent. Therefore the result, which schema/return_values.py makes,
+contains all chunks again.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from msgspec import Raw
 
@@ -32,20 +32,19 @@ MAX_CHARACTERS = 64 * 2**20
 # A function that converts the arguments of a call, as JSON, to the arguments of a handler. The
 # second argument is the context of the call.
 Bind = Callable[[Raw | bytes, object], Bound]
-# A function run(context, args, kwargs), see collect_chunks().
+# A function run(context, args, kwargs) that calls a handler in a call with this context.
 Run = Callable[[Context, tuple[Any, ...], dict[str, Any]], Awaitable[Any]]
 
 
 def collect_chunks(handler: Handler, in_thread: InThread | None) -> Run:
     """Return a function run(context, args, kwargs) that runs a generator.
 
-    handler: the generator function.
-    in_thread: runs a `def` in a thread; None to run it on the event loop.
-
     run() calls the generator function with the arguments `args` and `kwargs`. It sends each chunk
     as progress, with the context of the call, and returns the list of all chunks. When the call is
     cancelled, run() closes an `async def` generator at once. A `def` generator cannot be
-    interrupted, so it is closed after its next chunk.
+    interrupted, so run() closes it after its next chunk.
+    handler: the generator function.
+    in_thread: runs a `def` in a thread; None to run it on the event loop.
     """
 
     async def run(context: Context, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -72,11 +71,15 @@ def collect_chunks(handler: Handler, in_thread: InThread | None) -> Run:
 def bind_with_context(bind: Bind) -> Bind:
     """Return a function that converts the arguments of a call to the arguments of run().
 
-    run() is a function that collect_chunks() has returned. It takes the context of the call, and
-    the arguments of the generator function.
+    run() is a function that collect_chunks() has returned.
     bind: converts the arguments of a call to the arguments of the generator function.
     """
-    return lambda raw, context: ((context, *bind(raw, context)), {})
+
+    def bind_run(raw: Raw | bytes, context: object) -> Bound:
+        args, kwargs = bind(raw, context)
+        return (context, args, kwargs), {}
+
+    return bind_run
 
 
 class _Chunks:
@@ -112,7 +115,7 @@ class _Chunks:
 
 
 async def _run_async(generator: AsyncGenerator[Any, None], chunks: _Chunks) -> None:
-    """Add the chunks of an asynchronous generator, and send each as progress."""
+    """Add the chunks of an asynchronous generator to `chunks`, and send each as progress."""
     try:
         async for chunk in generator:
             text = chunks.add(chunk)
@@ -124,16 +127,17 @@ async def _run_async(generator: AsyncGenerator[Any, None], chunks: _Chunks) -> N
 
 
 def _run_sync(generator: Generator[Any, None, None], chunks: _Chunks) -> None:
-    """Add the chunks of a `def` generator, and send each as progress.
+    """Add the chunks of a `def` generator to `chunks`, and send each as progress.
 
     Runs in a thread, or on the event loop if the tool is inline.
     """
     try:
         for chunk in generator:
-            chunks.context.progress(len(chunks.values) + 1, None, chunks.add(chunk))
+            text = chunks.add(chunk)
+            chunks.context.progress(len(chunks.values), None, text)
             if not chunks.is_needed or chunks.context.cancelled:
                 break
     finally:
         # Generators have close(), other iterators do not.
-        close = cast("Callable[[], None]", getattr(generator, "close", lambda: None))
-        close()
+        if hasattr(generator, "close"):
+            generator.close()

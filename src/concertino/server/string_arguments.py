@@ -32,7 +32,7 @@ class StringArguments:
     Raises RegistrationError for parameters whose types cannot be converted from a string.
 
     Attributes:
-    schemas: the JSON Schemas of the parameters, by name, in order.
+    schemas: parameter -> its JSON Schema, in the order of the parameters.
     required: the names of the parameters without a default.
     takes_context: whether the handler has a parameter for the Context.
     """
@@ -57,12 +57,12 @@ class StringArguments:
         self._spellings = {name: self._find_spellings(s) for name, s in self.schemas.items()}
 
     def bind(self, values: Mapping[str, Any], context: Context) -> Bound:
-        """Return the arguments for one call of the handler.
+        """Return the positional and keyword arguments for one call of the handler.
 
-        values: name of a parameter -> its value from the client: a str, or for a variable such as
-            {x*} of a URI template a list or dict of str.
-        context: the context of the call; the handler gets it if it has a parameter for it.
-        Raises InvalidArguments for invalid values; its text names all of them.
+        values: name of a parameter -> its value from the client. The value is a str. For a variable
+            such as {x*} of a URI template, it is a list or dict of str.
+        context: the context of the call, for a handler that has a parameter for it.
+        Raises InvalidArguments for invalid values. Its text names all of them.
         """
         arguments: dict[str, Any] = {}
         for name, value in values.items():
@@ -72,9 +72,10 @@ class StringArguments:
                 continue
             if isinstance(value, str):
                 value = self._spellings.get(name, {}).get(value, value)
-            arguments[name] = (
-                _parse_json(value) if kind == "json" and isinstance(value, str) else value
-            )
+            # The value is no longer a str if it is the spelling of a choice.
+            if kind == "json" and isinstance(value, str):
+                value = _parse_json(value)
+            arguments[name] = value
         return self._bind(encode(arguments), context)
 
     def takes_only_text(self, name: str) -> bool:
@@ -93,19 +94,23 @@ class StringArguments:
         return list(dict.fromkeys(texts))
 
     def _members(self, schema: dict[str, Any]) -> list[Any]:
-        """Return the JSON values that a schema enumerates; [] if it enumerates none."""
+        """Return the JSON values that a schema enumerates, except null; [] if there are none."""
         schema = self._resolve(schema)
         if schema.get("type") == "boolean":
             return [True, False]
-        values = [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else [])]
-        nested = [item for member in schema.get("anyOf", ()) for item in self._members(member)]
-        return [value for value in values if value is not None] + nested
+        values = list(schema.get("enum", ()))
+        if "const" in schema:
+            values.append(schema["const"])
+        members = [value for value in values if value is not None]
+        for branch in schema.get("anyOf", ()):
+            members += self._members(branch)
+        return members
 
     def _find_spellings(self, schema: dict[str, Any]) -> dict[str, Raw]:
-        """Return the JSON values of an Enum or a Literal that are not strings, by their spelling.
+        """Return the choices of an Enum or a Literal that are not strings: spelling -> JSON value.
 
-        An example is {"1": 1} for Literal[1, "a"]. A spelling that is also a string value of the
-        type is left out.
+        For Literal[1, "a"], the result is {"1": 1}. A spelling that is also a string among the
+        choices is left out.
         """
         members = self._members(schema)
         spellings = {
@@ -120,7 +125,8 @@ class StringArguments:
         types = self._types(schema)
         if types & {"any", "string"}:
             return "text"
-        return "number" if types != {"null"} and types - {"null"} <= NUMBERS else "json"
+        without_null = types - {"null"}
+        return "number" if without_null and without_null <= NUMBERS else "json"
 
     def _types(self, schema: dict[str, Any]) -> set[str]:
         """Return the names of the JSON types that a schema allows; {"any"} if it names none."""
@@ -130,8 +136,12 @@ class StringArguments:
         values = [*schema.get("enum", ()), schema.get("const")]
         if any(isinstance(value, str) for value in values):
             return {"string"}
-        types = schema.get("type", "enum" if {"enum", "const"} & schema.keys() else "any")
-        return {types} if isinstance(types, str) else set(types)
+        if "type" in schema:
+            types = schema["type"]
+            return {types} if isinstance(types, str) else set(types)
+        # An enumeration without strings needs no type. "enum" is none of the types that _kind()
+        # looks for, so its values are decoded as JSON.
+        return {"enum"} if "enum" in schema or "const" in schema else {"any"}
 
     def _resolve(self, schema: dict[str, Any]) -> dict[str, Any]:
         """Return the schema itself, or the definition to which its `$ref` leads."""

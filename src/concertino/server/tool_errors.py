@@ -66,14 +66,14 @@ def _make_encodable(value: Any) -> Any:
 def find_passthrough(error: BaseException) -> BaseException | None:
     """Return the exception in `error` that the runtime must handle; None if there is none.
 
-    Such exceptions are not errors of the handler, so they must not become error results:
+    The runtime handles these exceptions, which must not become error results of the tool:
 
     - those of Context.ask(): the handler needs an answer of its client, or the client cannot
       answer,
     - InsufficientScope: the caller's token lacks a scope,
     - ResultDropped: there is no memory for the result.
 
-    error: the exception of a handler. If it is an exception group, the group is searched.
+    error: an exception that a handler has raised. An exception group is searched.
     """
     if isinstance(error, PASSTHROUGH):
         return error
@@ -83,7 +83,11 @@ def find_passthrough(error: BaseException) -> BaseException | None:
         "tuple[BaseException, ...]",
         error.exceptions,  # pyright: ignore[reportUnknownMemberType]
     )
-    return next((found for exc in inner if (found := find_passthrough(exc)) is not None), None)
+    for exc in inner:
+        found = find_passthrough(exc)
+        if found is not None:
+            return found
+    return None
 
 
 PASSTHROUGH = (
@@ -120,8 +124,8 @@ def describe_violation(violation: SchemaViolation) -> str:
 def unknown_tool(params: Mapping[str, Raw]) -> RpcError:
     """Return the error for a call of a tool that the server does not have.
 
-    It is always a JSON-RPC error and never a tool result with isError: MCP 2026-07-28 server/tools
-    "Error Handling".
+    The error is a JSON-RPC error -32602, never a tool result with isError (MCP 2026-07-28
+    server/tools "Error Handling"). If `params` has no valid name, the error says that instead.
     params: the params of the call.
     """
     try:

@@ -1,7 +1,7 @@
 """Guards around single tools: `@server.tool(rate_limit="10/60", timeout_s=5)`.
 
 guard() makes the Guard (package guards) that these options describe. server.py imports this module
-when the first tool has such an option.
+when the first tool with such an option is registered.
 """
 
 from __future__ import annotations
@@ -54,9 +54,8 @@ def guard(
     server: the server of the tool.
     tools: the tools of the server.
     tool: a tool that is not registered yet.
-    guards: the options. If max_result_bytes is among them, larger results are stored, and clients
-        read them as resources. All tools of a server share one store and one resource template,
-        which this function registers when the first tool has this option.
+    guards: the options that limit calls, such as rate_limit. With max_result_bytes, this function
+        also registers the resource template under which clients read larger results.
     Raises RegistrationError for an invalid option.
     """
     active = {
@@ -79,7 +78,8 @@ def guard(
 class _Unguarded(BackendWrapper):
     """The Backend inside the guard of one tool: calls the tool without the guard."""
 
-    # Set after the guard was made, because this function needs the guarded tool.
+    # guard() sets this function after it has made the Guard, because the function needs the tool
+    # with its Guard.
     handle_tool: Handle
 
     def operation_handler(self, method: str, name: str) -> Handle:
@@ -91,7 +91,10 @@ class _Unguarded(BackendWrapper):
 
 
 def _oversize_store(server: ToolServer, tools: Tools) -> OversizeStore:
-    """Return the server's store of large results. The first use creates it and its template."""
+    """Return the store of large results, which all tools of a server share.
+
+    The first call creates the store, and registers the resource template.
+    """
     if tools.oversize is None:
         store = tools.oversize = OversizeStore()
 

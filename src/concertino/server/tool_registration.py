@@ -1,8 +1,8 @@
 """make_tool(): makes a RegisteredTool from a function and its options.
 
 A RegisteredTool contains the description of the tool for clients, a decoder for the arguments of a
-call, and a function that converts the return value to a result. server.py calls make_tool() for
-each function that an author registers. tools.py stores and calls the RegisteredTools.
+call, and a function that converts the return value to a result (the shaper). server.py calls
+make_tool() for each tool that an author registers. tools.py stores and calls the RegisteredTools.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def make_tool(
     in_thread: InThread,
     report_missing_types: Callable[[Handler], None],
 ) -> RegisteredTool:
-    """Return the tool for a handler.
+    """Return the RegisteredTool for a handler, the function of a tool.
 
-    options: the options of the decorator that ToolSettings declares, such as `title`.
+    options: the options of Server.tool() that ToolSettings declares, such as `title`.
     access: the options `tags`, `visible` and `scopes`. Only the tags are used, for `_meta`.
     coerce: whether to accept strings for other types, such as "1" for an int.
     version: the server's version, which results contain if the tool has the option `envelope`.
     in_thread: runs a `def` handler in a thread.
-    report_missing_types: called for a handler that has parameters, none of them with an annotation.
+    report_missing_types: called with a handler whose parameters all lack annotations.
     Raises RegistrationError for an invalid handler or option.
     """
     if not callable(handler):
@@ -82,10 +82,10 @@ def make_tool(
 
     doc = handler_doc(handler)
     schema, bind, signature = _read_parameters(handler, options, name, doc.parameters, coerce)
-    if options.get("input_schema") is None and check_handler(
-        handler, doc.parameters, schema.get("properties", {})
-    ):
-        report_missing_types(handler)
+    if options.get("input_schema") is None:
+        lacks_types = check_handler(handler, doc.parameters, schema.get("properties", {}))
+        if lacks_types:
+            report_missing_types(handler)
     shaper = _make_result_shaper(handler, options, name, version, signature)
     hints = ToolAnnotations(
         read_only_hint=options.get("read_only"),
@@ -115,22 +115,28 @@ def make_tool(
         from concertino.server.streaming import bind_with_context, collect_chunks
 
         run = collect_chunks(handler, None if inline else in_thread)
-        return RegisteredTool(tool, run, True, False, bind_with_context(bind), shaper)
+        return RegisteredTool(
+            tool, run, is_async=True, inline=False, bind=bind_with_context(bind), shaper=shaper
+        )
     if isinstance(handler, FinishingHandler):
         # Such a handler converts its return value itself, before it closes its dependencies.
-        # Only the check of a large result comes later, so that others need not wait for it.
+        # Only the check of a large result comes after that: it need not keep them open.
         finishing = handler.finishing(shaper.encode)
         unchanged = ResultShaper(None, _return_unchanged, check_parts=shaper.check_parts)
-        return RegisteredTool(tool, finishing, True, False, bind, unchanged)
-    return RegisteredTool(tool, handler, is_async(handler), inline, bind, shaper)
+        return RegisteredTool(
+            tool, finishing, is_async=True, inline=False, bind=bind, shaper=unchanged
+        )
+    return RegisteredTool(
+        tool, handler, is_async=is_async(handler), inline=inline, bind=bind, shaper=shaper
+    )
 
 
 def read_param_headers(tool: Tool) -> ParamHeaders:
     """Return which arguments of a tool clients repeat in HTTP headers `Mcp-Param-...`.
 
     The input schema marks these arguments with `x-mcp-header`.
-    Returns the path of each argument -> the rest of the name of its header.
-    Raises RegistrationError for an annotation that clients of MCP 2026-07-28 would refuse.
+    Returns the path of each argument -> the part of the header's name after `Mcp-Param-`.
+    Raises RegistrationError for an `x-mcp-header` that clients of MCP 2026-07-28 would refuse.
     """
     # Few schemas have the annotation, and this test is faster than a walk through the schema.
     if PARAM_ANNOTATION not in encode(tool.input_schema):
@@ -144,10 +150,7 @@ def read_param_headers(tool: Tool) -> ParamHeaders:
 
 
 def _return_unchanged(result: CallToolResult) -> CallToolResult:
-    """Return a result unchanged.
-
-    It is the `shape` of a tool whose handler, a FinishingHandler, has converted the value already.
-    """
+    """Return a result unchanged. Used if the handler itself has converted its value to a result."""
     return result
 
 
@@ -158,6 +161,7 @@ def _check_tool_options(handler: Handler, options: ToolSettings) -> tuple[ToolSe
     """
     own_name = str(getattr(handler, "__name__", ""))
     name = options.get("name")
+    # Error messages call the tool `owner`: the option `name` if it is valid.
     is_valid = isinstance(name, str) and NAME.fullmatch(name) is not None
     owner = cast("str", name) if is_valid else own_name
     _check_schema_sizes(options, owner)
@@ -185,9 +189,9 @@ def _read_parameters(
 ) -> tuple[dict[str, Any], Callable[[Raw | bytes, object], Bound], Signature | None]:
     """Return the input schema of a tool, the function for RegisteredTool.bind, and the signature.
 
-    The signature is None if the input schema is written by hand.
+    The signature is None if the author has written the input schema.
     name: the name of the tool, for error messages.
-    descriptions: the descriptions of the parameters in the docstring.
+    descriptions: the docstring's descriptions of the parameters: name -> text.
     """
     input_schema = options.get("input_schema")
     if input_schema is None:
@@ -214,10 +218,11 @@ def _make_result_shaper(
 ) -> ResultShaper:
     """Return the ResultShaper of a tool: its output schema, and the function for its results.
 
-    name: the name of the tool, for errors.
+    name: the name of the tool, for error messages.
     version: the server's version, for the envelope.
-    signature: the signature of the handler if it was read before; otherwise None.
-    Raises RegistrationError for options that contradict each other.
+    signature: the signature of the handler; None to read it.
+    Raises RegistrationError if the tool has both an envelope and an output schema, and for an
+    output schema that cannot be enforced.
     """
     output_schema = options.get("output_schema")
     make_shaper = partial(

@@ -1,8 +1,8 @@
 """Tools: stores, lists and calls the tools of a server.
 
-make_tool() in tool_registration.py makes a RegisteredTool from a function. It contains the
-description of the tool for clients, a decoder for the arguments of a call, and a function that
-converts the return value to a result.
+make_tool() in tool_registration.py makes a RegisteredTool from a function. A RegisteredTool
+contains the description of the tool for clients, a decoder for the arguments of a call, and a
+function that converts the return value to a result.
 
 ServerBackend.handle() finds the tool of a call, and calls it with Tools.call(). If the tool has
 guards, such as a rate limit, ServerBackend.handle() passes the call to the guards, which then call
@@ -54,9 +54,11 @@ LONG_LIST = 1024
 # (Tools.call).
 _SCALARS = frozenset((str, int, float, bool, type(None)))
 NO_ARGUMENTS = Raw(b"{}")
-# Hosts, the applications that contain MCP clients, have limits. Some cut longer instructions than
-# this. The two limits here are only a quick first test: if one is exceeded, host_warnings.py is
-# imported, checks all limits of hosts exactly (protocol/host_limits.py), and logs warnings.
+# LONG_INSTRUCTIONS and LONG_NAMES are a quick first test for the limits of hosts, the applications
+# that contain MCP clients. If one is exceeded, host_warnings.py is imported. It checks all limits
+# of hosts exactly (protocol/host_limits.py), and logs warnings.
+#
+# The largest number of characters of instructions. Some hosts cut longer ones.
 LONG_INSTRUCTIONS = 2048
 # How many characters the names of the server and of a tool may have together. Hosts join the two
 # names with 7 more characters, and allow 64 in all.
@@ -67,18 +69,18 @@ class RegisteredTool(Struct):
     """A tool of a server and how to call it.
 
     tool: the tool as `tools/list` returns it.
-    handler: the function.
-    is_async: whether it is an `async def`.
-    inline: whether it is a `def` that runs on the event loop and not in a thread.
-    bind: converts the arguments of a call from JSON, and adds the context of the call if the
-        handler has a parameter for it.
+    handler: the function that does the work of the tool.
+    is_async: whether `handler` is an `async def`.
+    inline: whether `handler` is a `def` that runs on the event loop and not in a thread.
+    bind: converts the JSON arguments of a call to the arguments of `handler`. The second parameter
+        is the context of the call, which is added if `handler` has a parameter for it.
     shaper: converts the handler's return values to results.
     guard: a Backend that handles the calls of this tool: it applies the tool's own limits, such as
-        `rate_limit` and `scopes`, and then calls the handler. None if the tool has none.
+        `rate_limit` and `scopes`, and then calls the handler. None if the tool has no such limits.
     removed: whether the tool was removed from the server, or is disabled. This is the only field
         that changes after the registration.
     param_headers: the arguments that clients repeat in HTTP headers `Mcp-Param-...`: the path of
-        the argument -> the rest of the name of its header.
+        the argument -> the part of the header's name after `Mcp-Param-`.
     """
 
     tool: Tool
@@ -99,7 +101,7 @@ class Tools(Registry[RegisteredTool]):
     hints: how long clients may cache the list.
     argument_errors: the response to a call with invalid arguments: "result" for a tool result with
         isError, "protocol" for the JSON-RPC error -32602.
-    switches: the tags that enable() and disable() have switched on and off.
+    switches: the last call of enable() or disable() for each tag.
     in_thread: runs a `def` handler in a thread.
     log: the server's logger.
 
@@ -146,7 +148,10 @@ class Tools(Registry[RegisteredTool]):
         return has_changed
 
     def report_missing_types(self, handler: Handler) -> None:
-        """Log that the parameters of a tool have no annotations. Only the first call logs."""
+        """Log that the parameters of a tool have no annotations; once for all tools of the server.
+
+        handler: the function of the tool.
+        """
         if "types" not in self._reported:
             self._reported.add("types")
             from concertino.server.handler_warnings import warn_of_missing_annotations
@@ -156,8 +161,8 @@ class Tools(Registry[RegisteredTool]):
     def report_host_limits(self, server: str, instructions: str) -> None:
         """Log a warning if common hosts will cut the instructions or leave out tools.
 
-        A host is the application that contains an MCP client. Hosts such as Claude Code leave out
-        tools with long names. Each warning is logged once.
+        A host is the application that contains an MCP client. Some leave out tools with long names.
+        Only the first call that finds an exceeded limit logs warnings.
         server: the server's name.
         instructions: the server's instructions; "" if it has none.
         """
@@ -205,12 +210,12 @@ class Tools(Registry[RegisteredTool]):
         - An exception of the handler becomes a result with isError.
         - Invalid arguments become a result with isError, too. If the server has
           argument_errors="protocol", RpcError is raised instead.
-        - Exceptions that the runtime must handle are raised: InsufficientScope and those of
-          Context.ask(), such as Suspended, which says that the client must answer first.
+        - Exceptions that the runtime must handle are raised: InsufficientScope, ResultDropped, and
+          those of Context.ask(), such as Suspended, which says that the client must answer first.
 
-        call: the call, whose arguments are decoded.
         context: the context of the call, for the handler.
-        bound: the arguments for the handler, if tool.bind() was called before; otherwise None.
+        bound: the arguments for the handler, as tool.bind() has returned them. None to decode them
+            from the call.
         """
         try:
             args, kwargs = bound or tool.bind(call.params.get("arguments", NO_ARGUMENTS), context)
@@ -263,7 +268,8 @@ class Tools(Registry[RegisteredTool]):
     def _report_failure(self, tool: RegisteredTool, exc: BaseException) -> CallToolResult:
         """Log an exception of a handler, and return the result with isError for it.
 
-        Raises the exception, or one that it contains, if the runtime must handle it.
+        Raises the exception instead if the runtime must handle it. For an exception group, raises
+        the exception in the group that the runtime must handle.
         """
         if (passthrough := find_passthrough(exc)) is not None:
             raise passthrough from None
@@ -283,10 +289,10 @@ class Tools(Registry[RegisteredTool]):
     def make_handle(self, tool: RegisteredTool, handle_any: Handle) -> Handle:
         """Return a function handle(call, context) that calls one tool, without its guards.
 
-        The function checks the arguments at once, and returns a coroutine that calls the tool. It
+        handle() checks the arguments at once, and returns a coroutine that calls the tool. It
         raises ArgumentsRefused or RpcError for invalid arguments.
-        handle_any: handles calls of any tool. It gets the calls that arrive after this tool was
-            removed or disabled, because another tool may have the name then.
+        handle_any: a function that handles calls of any tool. handle() passes it the calls that
+            arrive after `tool` was removed or disabled, when another tool may have the name.
         """
         # Imported here, because only guarded servers need it.
         from concertino.backend.call_hooks import ArgumentsRefused
@@ -333,10 +339,10 @@ class Tools(Registry[RegisteredTool]):
     ) -> CallToolResult:
         """Return the result with isError for invalid arguments.
 
-        Raises RpcError -32602 instead if the server has argument_errors="protocol", or if the
-        arguments are not a JSON object.
-        violations: what is wrong with the arguments.
+        violations: the mistakes in the arguments.
         arguments: the JSON text from the client, without leading whitespace.
+        Raises RpcError -32602 instead if the server has argument_errors="protocol", or if
+        `arguments` is not a JSON object.
         """
         details = [describe_violation(violation) for violation in violations]
 

@@ -22,8 +22,8 @@ SERVES = ("run(", "serve(", "Host(", "Client(")
 def report_unserved_script(server_class: type) -> None:
     """Report that the script has made a server but has not served it. Called at the process's end.
 
-    The MCP client of the script, if there is one, gets this as an error response. If the script
-    does not contain a call of run(), it is also written to stderr.
+    The MCP client of the script, if there is one, gets the report as an error response. If the
+    script contains no call that serves, such as run(), the report is also written to stderr.
     server_class: the class Server, which this module cannot import.
     """
     # When the process ends, the main module has no __file__ any more.
@@ -40,12 +40,12 @@ def report_unserved_script(server_class: type) -> None:
     main = vars(sys.modules["__main__"])
     names = [name for name, value in main.items() if isinstance(value, server_class)]
     is_served = any(word in source for word in SERVES)
-    text, step = "", ""
+    text, advice = "", ""
     if names and not is_served:
         text = f"{path.name} has made a server and ended without serving it: nothing calls run()"
-        step = f'Add at its end:\n\nif __name__ == "__main__":\n    {names[0]}.run()'
+        advice = f'Add at its end:\n\nif __name__ == "__main__":\n    {names[0]}.run()'
     elif not names:
-        text, step = _describe_server_in_function(path, is_served=is_served)
+        text, advice = _describe_server_in_function(path, is_served=is_served)
     if not text:
         # A SystemExit may have ended the script. Python has printed its text and does not store it.
         # Do not wait for a request, because this script may not be used as a server.
@@ -53,16 +53,16 @@ def report_unserved_script(server_class: type) -> None:
         refuse_script_client(text, waits=False)
         return
 
-    start = f"\n\nor start it with: concertino serve {path}" if names else ""
-    sys.stderr.write(f"{text}. {step}{start}\n")
+    command = f"\n\nor start it with: concertino serve {path}" if names else ""
+    sys.stderr.write(f"{text}. {advice}{command}\n")
     refuse_script_client(text)
 
 
 def _describe_server_in_function(path: Path, *, is_served: bool) -> tuple[str, str]:
     """Return an error text and advice if a function of the script makes the server.
 
-    Returns ("", "") if no function makes one, or if the script may have served it.
-    is_served: whether the script contains a call that serves.
+    Returns ("", "") if no function makes a server, or if the script may have served it.
+    is_served: whether the script contains a call that serves, such as run().
     """
     from concertino.backend.server_source import server_in_function, uncalled_function
 
@@ -87,9 +87,10 @@ def _describe_server_in_function(path: Path, *, is_served: bool) -> tuple[str, s
 
 
 def warn_of_other_servers(filled: Mapping[str, str], served: str, file: str) -> None:
-    """Log a warning that the served server is empty, while others of the same script are not.
+    """Log a warning that the served server is empty, although another server of the script is not.
 
-    filled: variable -> name of each other server that has tools, prompts or resources.
+    filled: variable -> the name of the server in this variable, for each other server that has
+        tools, prompts or resources.
     served: the name of the server that is served.
     file: the path of the file that calls run().
     """
