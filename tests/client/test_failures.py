@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client.scripted import SILENCE, Script, on_a_loop, opened
+from client.scripted import SILENCE, Script, legacy, on_a_loop, opened
 
 from concertino import Context, Limits, Server
 from concertino.client import skipped_lines
@@ -538,6 +538,30 @@ async def test_progress_that_makes_no_sense_is_ignored() -> None:
         script.notify(
             "notifications/progress", progressToken=script.of("tools/call")[0]["id"], progress=9
         )
+
+
+@pytest.mark.parametrize("result_comes", [0, 2], ids=["result first", "result last"])
+@on_a_loop
+async def test_progress_in_the_batch_of_its_result_is_passed_on(result_comes: int) -> None:
+    told: list[float] = []
+
+    def work(script: Script, message: dict[str, Any]) -> Any:
+        token = message["params"]["_meta"]["progressToken"]
+        batch = [
+            {
+                "jsonrpc": "2.0",
+                "method": "notifications/progress",
+                "params": {"progressToken": token, "progress": progress},
+            }
+            for progress in (1, 2)
+        ]
+        batch.insert(result_comes, {"jsonrpc": "2.0", "id": message["id"], "result": TEXT})
+        script.send(batch)
+        return SILENCE
+
+    async with opened(legacy("2025-03-26") | {"tools/call": work}, "legacy") as (client, _):
+        await client.call_tool("x", progress=lambda done, total, text: told.append(done))
+        assert told == [1, 2]
 
 
 @on_a_loop

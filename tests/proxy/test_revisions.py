@@ -409,6 +409,30 @@ async def test_batches_of_a_server_arrive_one_by_one(server: str, caller: str) -
         script.came.remove(answer)
 
 
+@pytest.mark.parametrize("caller", REVISIONS)
+@on_a_loop
+async def test_progress_and_log_messages_in_the_batch_of_their_result_arrive(caller: str) -> None:
+    def work(script: Script, request: Any) -> Any:
+        token = request["params"]["_meta"]["progressToken"]
+        answer = {"id": request["id"], "result": TEXT}
+        messages = (
+            {"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}},
+            {"method": "notifications/message", "params": {"level": "error", "data": "a"}},
+        )
+        batch = [{"jsonrpc": "2.0", **message} for message in (answer, *messages)]
+        script.send(batch)
+        return SILENCE
+
+    async with bridged(MARCH, caller, {"tools/call": work}) as (client, _):
+        meta = {"progressToken": "p", "io.modelcontextprotocol/logLevel": "warning"}
+        id = client.ask("tools/call", name="t", arguments={}, meta=meta)
+        assert (await client.response(id))["result"]["content"] == TEXT["content"]
+        [progress] = client.of("notifications/progress")
+        assert progress["params"] == {"progressToken": "p", "progress": 1}
+        [message] = client.of("notifications/message")
+        assert message["params"] == {"level": "error", "data": "a"}
+
+
 # No other revision has this error.
 @pytest.mark.parametrize("server", [LEGACY])
 @pytest.mark.parametrize("caller", REVISIONS)

@@ -84,9 +84,14 @@ class ServerMessages:
         """Handle one frame."""
         invalid_input = self._peer.invalid_input
         unsolicited_before = invalid_input.unsolicited
-        self._input.frame = frame
+        state = self._input
+        state.frame = frame
+        if frame.lstrip().startswith(b"["):
+            # The notifications in a batch, such as progress, are dispatched after its responses. So
+            # the callers must be resumed after that, in the next loop iteration.
+            state.outside_tasks = False
         event = self._peer.receive(frame)
-        self._input.frame = b""
+        state.frame = b""
         if isinstance(event, list):
             for message in event:
                 self._dispatch(message)
