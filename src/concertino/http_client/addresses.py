@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Literal
 
@@ -32,6 +33,12 @@ NAT64 = IPv6Network("64:ff9b::/96")
 TRANSLATED = IPv6Network("::ffff:0:0:0/96")
 # For NAT64 within a private network (RFC 8215). Older versions of Python take it for a public one.
 LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")
+# The network of a server that has sent a URL -> the networks into which the URL may lead.
+ALLOWED: Mapping[Reach, tuple[Reach, ...]] = {
+    "loopback": ("loopback", "private", "public"),
+    "private": ("private", "public"),
+    "public": ("public",),
+}
 # How many addresses of a host name are used. The others are ignored.
 MAX_ADDRESSES = 16
 
@@ -82,8 +89,10 @@ def _embedded_ipv4(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Addr
         return address.sixtofour
     if address.teredo is not None:
         return address.teredo[1]
-    # The old "IPv4-compatible" form has the IPv4 address in the last four bytes, too.
-    if address in NAT64 or address in TRANSLATED or 1 < int(address) < 2**32:
+    # The old "IPv4-compatible" form consists of zeros and the IPv4 address. But 0 and 1 are the
+    # IPv6 addresses `::` and `::1`.
+    is_compatible = 1 < int(address) < 2**32
+    if is_compatible or address in NAT64 or address in TRANSLATED:
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return address
 
@@ -100,49 +109,44 @@ async def find_reach(url: ServerUrl) -> Reach:
         return "public"
     if all(reach == "loopback" for reach in reaches):
         return "loopback"
-    return "private" if all(reach in ("loopback", "private") for reach in reaches) else "public"
+    if all(reach in ("loopback", "private") for reach in reaches):
+        return "private"
+    return "public"
 
 
 class AddressPolicy:
     """Checks the URLs that another server has sent to this program, before they are requested.
 
     Such a URL must not lead into a nearer network than that of the server which has sent it. So a
-    URL of a public server may lead neither into a private network nor to this machine.
+    URL from a public server may lead neither into a private network nor to this machine.
 
-    reach: the network of the server that has sent the URLs (find_reach()). With "loopback", they
-        may lead anywhere, which is right for URLs that the user has configured.
+    reach: the network of the server that has sent the URLs, as find_reach() returns it. With
+        "loopback", the URLs may lead anywhere; use it for URLs that the user has configured.
     source: a description of that server, for the texts of errors.
     """
 
     def __init__(self, reach: Reach, source: str = "the MCP server") -> None:
-        # The network of the server that has sent a URL -> the networks into which the URL may lead.
-        self._allowed: dict[Reach, tuple[Reach | None, ...]] = {
-            "loopback": ("loopback", "private", "public"),
-            "private": ("private", "public"),
-            "public": ("public",),
-        }
         self._reach: Reach = reach
         self._source = source
 
     async def check(self, url: ServerUrl) -> list[str]:
-        """Return the addresses of a URL's host, after checking all of them.
+        """Check all addresses of a URL's host, and return them.
 
-        Connect to one of them, and do not resolve the host name again.
+        Connect to one of these addresses, and do not resolve the host name again.
 
-        Raises AuthorizationError if one of the addresses is not allowed. Raises AuthorizationError
-        for a URL without TLS, unless its host and the server that has sent the URL are both on this
+        Raises AuthorizationError in two cases: if one of the addresses is not allowed, and for a
+        URL without TLS, unless its host and the server that has sent the URL are both on this
         machine. Raises OSError if the host has no address.
         """
         addresses = await resolve(url)
         reaches = {address: address_reach(address) for address in addresses}
-        if not url.is_tls and (
-            self._reach != "loopback" or any(reach != "loopback" for reach in reaches.values())
-        ):
+        is_local = all(reach == "loopback" for reach in (self._reach, *reaches.values()))
+        if not url.is_tls and not is_local:
             raise AuthorizationError(f"{url.text}: expected https, because secrets travel here")
         for address, reach in reaches.items():
             if reach is None:
                 raise AuthorizationError(f"{url.text}: no server can have its address {address}")
-            if reach not in self._allowed[self._reach]:
+            if reach not in ALLOWED[self._reach]:
                 raise AuthorizationError(
                     f"{url.text}: its address {address} is in a nearer network than "
                     f"{self._source}, which must not lead others to addresses that it cannot reach"

@@ -163,12 +163,10 @@ class StreamableHttpConnection:
             return
         while self._queue:
             frame, message = self._queue.popleft()
-            # While the session is being opened, only notifications/initialized and responses to the
-            # server's requests may be sent.
-            if self._session.is_opening and message.method not in (
-                "notifications/initialized",
-                None,
-            ):
+            # While the session is being opened, only notifications/initialized and responses, which
+            # have no method, may be sent.
+            may_send = message.method is None or message.method == "notifications/initialized"
+            if self._session.is_opening and not may_send:
                 waiting.append((frame, message))
             else:
                 self._post(frame, message)
@@ -180,7 +178,7 @@ class StreamableHttpConnection:
     async def close(self, within_s: float) -> None:
         """Abort all requests, and send the DELETE that ends the session.
 
-        within_s: how long to wait for the server's response to it, in seconds; at most DELETE_S.
+        within_s: how long to wait for the response to the DELETE, in seconds; at most DELETE_S.
         """
         if self._is_closed:
             return
@@ -217,32 +215,32 @@ class StreamableHttpConnection:
         """
         meta = message.params.meta
         is_modern = meta is not None and isinstance(meta.version, str)
-        # In 2026-07-28, closing the HTTP connection cancels a request, so notifications/cancelled
-        # is not sent. Nor is it sent if there is no session: `version` is the revision that the
-        # server has chosen in its response to `initialize`, and `fallback` is set for a server of
-        # 2024-11-05.
-        if message.method == "notifications/cancelled" and (
-            self._cancel(message.params.request_id)
-            or not (self._heads.version or self._session.fallback)
-        ):
-            return
+        if message.method == "notifications/cancelled":
+            # In 2026-07-28, closing the HTTP connection cancels a request, so the notification is
+            # not sent.
+            if self._cancel(message.params.request_id):
+                return
+            # Nor is it sent without a session. With a session, the server has chosen a version in
+            # its response to `initialize`, or it is a server of 2024-11-05.
+            if not self._heads.version and self._session.fallback is None:
+                return
         if message.method == "initialize":
             # `initialize` opens a new session, so its headers must not name an earlier session.
             self._heads.session = self._heads.version = ""
         self._send_message(
             PostedMessage(
-                frame,
-                message.method or "",
-                message.request_id if message.method is not None else None,
-                is_modern,
-                message,
+                frame=frame,
+                method=message.method or "",
+                id=message.request_id if message.method is not None else None,
+                is_modern=is_modern,
+                envelope=message,
             )
         )
 
     def _send_message(self, posted: PostedMessage) -> None:
-        """Send a message in a POST request.
+        """Send a message in a POST to the server's URL.
 
-        Its URL is the server's, or the one that a server of 2024-11-05 has named for messages.
+        For a server of 2024-11-05, send it to the URL that the server has named for messages.
         """
         fallback = self._session.fallback
         kind, path = ("post", self._url.path) if fallback is None else ("message", fallback.path)
@@ -290,11 +288,8 @@ class StreamableHttpConnection:
         elif exchange.kind == "listen":
             self._session.listening_since = asyncio.get_running_loop().time()
         elif exchange.kind == "resume":
-            if (
-                events is not None
-                and events.retry_s is not None
-                and head.media_type == EVENT_STREAM
-            ):
+            has_pause = events is not None and events.retry_s is not None
+            if has_pause and head.media_type == EVENT_STREAM:
                 # The server has said when to resume the stream, so it ends streams on purpose,
                 # perhaps many times during a long call. Such an end is not a failed try.
                 exchange.tries = 1
@@ -312,9 +307,10 @@ class StreamableHttpConnection:
     def _read_response(self, exchange: ClientExchange, frame: bytes) -> bytes:
         """Read what the connection itself needs from a message, and return the message to deliver.
 
-        Only the response to the request of the exchange is read; other messages are returned as
-        they are. The response to `initialize` names the revision of the session, and the response
-        to tools/list says which arguments must be repeated in headers.
+        - The response to `initialize` names the revision of the session.
+        - The response to tools/list says which arguments must be repeated in headers. Tools with
+          wrong annotations are removed from it.
+        - Any other message is returned unchanged.
         """
         if not answers_request(frame, exchange.id):
             return frame
@@ -348,11 +344,12 @@ class StreamableHttpConnection:
     def _on_no_answer(self, exchange: ClientExchange, id: Id) -> None:
         """Handle the end of an HTTP response that had no JSON-RPC response to its request.
 
-        id: the id of the request. Servers that cannot read a request may send an error without it.
+        id: the id of the request.
         """
         if exchange.events is not None:
             self._resume(exchange, "the server ended its response before the answer came")
         elif (frame := error_of_body(id, exchange.body)) is not None:
+            # A server that cannot read a request may send an error without its id.
             self._deliver(frame)
         else:
             text = f"expected the response to {exchange.method}, got {exchange.describe_response()}"
@@ -585,4 +582,5 @@ class StreamableHttpConnection:
             return
         exchange.kind = "resume"
         self._exchanges.add(exchange)
+        # A call waits for this stream, so the pause does not grow with each lost stream.
         self._sender.send_later(exchange, exchange.pause_s(1, demanded_s))

@@ -31,8 +31,9 @@ BOM = b"\xef\xbb\xbf"
 def doubled_pause_s(tries: int) -> float:
     """Return how many seconds to wait after a number of tries.
 
-    The first pause is RETRY_S. It doubles with each further try, up to MAX_RETRY_S.
+    After the first try, this is RETRY_S. It doubles with each further try, up to MAX_RETRY_S.
     """
+    # The exponent is limited, because 2**tries may be too large for a float.
     return min(RETRY_S * 2 ** min(tries - 1, 10), MAX_RETRY_S)
 
 
@@ -97,7 +98,7 @@ class EventStreamParser:
             return []
         if self._ended_with_cr and chunk.startswith(b"\n"):
             chunk = chunk[1:]
-        self._ended_with_cr = chunk.endswith(b"\r") if chunk else False
+        self._ended_with_cr = chunk.endswith(b"\r")
 
         messages: list[bytes] = []
         *lines, rest = LINE_END.split(chunk)
@@ -144,7 +145,7 @@ class EventStreamParser:
             self.retry_s = int(value) / 1000
 
     def _end_event(self) -> bytes | None:
-        """End the current event, and return its data. Returns None if it is not a message."""
+        """End the current event, and return its data; None if it has no message."""
         # The id of an event counts even if the event has no data.
         if self._id is not None:
             self.last_id, self._id = self._id, None

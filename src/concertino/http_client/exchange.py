@@ -2,9 +2,9 @@
 
 The response is a single JSON body or a stream of events. ClientExchange reads the response and
 reports the JSON-RPC messages in it to its ExchangeOwner, which is the StreamableHttpConnection
-(connection.py). If a stream breaks before 2026-07-28, the owner sends the exchange again, as a GET
-with Last-Event-ID that requests the rest of the stream. In 2026-07-28, the request of a broken
-stream fails.
+(connection.py). In revisions before 2026-07-28, the owner resumes a broken stream: it sends the
+exchange again, as a GET with Last-Event-ID. In 2026-07-28, streams cannot be resumed, and the
+request fails.
 Spec: 2025-11-25 basic/transports "Resumability and Redelivery".
 """
 
@@ -180,8 +180,9 @@ class ClientExchange:
         `last_id` is the event after which to resume.
     is_answered: whether the JSON-RPC response to the message has arrived.
     is_over: whether the exchange has ended, so that nothing more is received.
-    tries: how many times the request was sent, or could not be sent. The owner sets it back to 1
-        after a stream that was open for long, or that the server has ended on purpose.
+    tries: the number of attempts to send the request, including those that found no connection.
+        The owner sets it back to 1 after a stream that was open for long, or that the server has
+        ended on purpose.
     failures: how many times in a row a broken stream could not be resumed.
     expiry: the timer of the request's time limit; None without a limit.
     """
@@ -245,7 +246,7 @@ class ClientExchange:
     def pause_s(self, tries: int, demanded_s: float | None = None) -> float:
         """Return how many seconds to wait before the stream of this exchange is opened again.
 
-        After failures, the pause grows even if the last stream has demanded a short one.
+        After each failure to open the stream, the pause grows, even if the server demands less.
 
         tries: how many times the stream was opened since it was last open for a long time.
         demanded_s: the pause that the server demands in Retry-After; None without a demand.
@@ -366,8 +367,8 @@ class ClientExchange:
         self._connection = None
         if self.is_over:
             return
-        # Send the request a second time at most. A server that closes each connection would
-        # otherwise get it for ever.
+        # Send the request at most twice. Otherwise a server that closes each connection would get
+        # the request for ever.
         self._fail(reason, may_resend=is_unreceived and self.tries == 1 and self.is_repeatable)
 
     @property

@@ -145,9 +145,7 @@ class _ResponseReader:
 class PooledConnection(asyncio.BufferedProtocol):
     """One connection to a server, which carries one request at a time.
 
-    It is an asyncio protocol: open_transport() (pool.py) connects it. It is a BufferedProtocol,
-    which reads into its own buffer. For a plain Protocol, asyncio allocates a buffer of 256 KiB for
-    each read, which takes 10 us.
+    It is an asyncio protocol: open_transport() (pool.py) connects it.
 
     on_idle: called with this connection when a response is complete and another request may be
         sent.
@@ -172,7 +170,9 @@ class PooledConnection(asyncio.BufferedProtocol):
         # Whether the connection has carried a complete response, and has been idle since.
         self._was_used = False
         self._is_closed = False
-        # A memoryview, because asyncio's TLS writes into slices of it.
+        # The connection is a BufferedProtocol and reads into this buffer, because for a plain
+        # Protocol asyncio allocates 256 KiB for each read, which takes 10 us. A memoryview, because
+        # asyncio's TLS writes into slices of it.
         self._buffer = memoryview(bytearray(READ_BYTES))
 
     # Requests
@@ -195,11 +195,11 @@ class PooledConnection(asyncio.BufferedProtocol):
     def pause(self, paused: bool) -> None:
         """Stop reading from the connection, or continue. paused: whether to stop."""
         transport = self._transport
-        if transport is None or transport.is_closing() or transport.is_reading() is not paused:
+        if transport is None or transport.is_closing():
             return
-        if paused:
+        if paused and transport.is_reading():
             transport.pause_reading()
-        else:
+        elif not paused and not transport.is_reading():
             transport.resume_reading()
 
     def abort(self) -> None:

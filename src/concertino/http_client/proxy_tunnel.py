@@ -1,4 +1,4 @@
-"""find_proxy(), open_tunnel(): connect to a server through an HTTP proxy (CONNECT).
+"""Connects to a server through an HTTP proxy, with the HTTP method CONNECT.
 
 The environment variable HTTPS_PROXY names the proxy for servers with https URLs, HTTP_PROXY that
 for servers with http URLs, and ALL_PROXY that for both if those variables are not set. NO_PROXY
@@ -20,7 +20,7 @@ __all__ = ["ProxyAddress", "find_proxy", "open_tunnel"]
 
 # The largest size of the proxy's response to CONNECT, in bytes.
 MAX_HEAD_BYTES = 16 * 1024
-# The beginning of its response. The group is the status.
+# The beginning of the response. The group is the status.
 STATUS_LINE = re.compile(rb"HTTP/\d\.\d (\d{3})[ \r]")
 CLOSED = "the proxy closed the connection"
 
@@ -132,10 +132,13 @@ class _TunnelResponse(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._head += data
-        is_complete = b"\r\n\r\n" in self._head
-        if (not is_complete and len(self._head) <= MAX_HEAD_BYTES) or self.status.done():
+        if self.status.done():
             return
-        if is_complete and (match := STATUS_LINE.match(self._head)) is not None:
+        is_complete = b"\r\n\r\n" in self._head
+        if not is_complete and len(self._head) <= MAX_HEAD_BYTES:
+            return
+        match = STATUS_LINE.match(self._head) if is_complete else None
+        if match is not None:
             self.status.set_result(int(match[1]))
         else:
             self.status.set_exception(ConnectionError("the proxy's response is not HTTP"))

@@ -95,15 +95,17 @@ def parse_retry_after(
         until = _parse_date(text)
         if until is None:
             return None
-        # Use the server's own time if it sends it, so that its clock need not agree with ours.
+        # Compare with the time that the server sends, because its clock may differ from ours.
         now = _parse_date(head.headers.get("date", ""))
         seconds = max(0.0, until - (clock() if now is None else now))
     return seconds if seconds <= max_s else None
 
 
 def may_pass(failure: HttpFailure) -> bool:
-    """Return whether a stream that could not be opened may be opened later."""
-    return not 300 <= failure.status < 500 or failure.status in BUSY_STATUSES
+    """Return whether the reason of a failure is temporary, so that another try makes sense."""
+    # With these statuses a server refuses the request for good. The status 0 means no response.
+    is_final = 300 <= failure.status < 500 and failure.status not in BUSY_STATUSES
+    return not is_final
 
 
 def demanded_pause_s(failure: HttpFailure | None, max_s: float = MAX_RETRY_AFTER_S) -> float | None:
@@ -156,11 +158,14 @@ def describe_refusal(head: ResponseHead, body: bytes) -> str:
     challenge = head.headers.get("www-authenticate", "")
     if head.status == 401 or (head.status == 403 and challenge):
         text += ": the server asks for authorization"
-        text += f" ({challenge[:300]})" if challenge else ""
+        if challenge:
+            text += f" ({challenge[:300]})"
     elif head.status in REDIRECTS or head.status in (301, 302, 303):
         text += f": a redirect to {head.headers.get('location', '')[:300]!r} is not followed"
     elif pause := head.headers.get("retry-after"):
-        text += f": try again after {pause[:40]}" + (" s" if pause.isdecimal() else "")
+        # The pause is a number of seconds or a date.
+        unit = " s" if pause.isdecimal() else ""
+        text += f": try again after {pause[:40]}{unit}"
     reason = read_error(body).message[:200] or body[:200].decode("utf-8", "replace").strip()
     return f"{text}: {reason}" if reason else text
 
@@ -176,9 +181,8 @@ def read_error(body: bytes) -> ErrorInBody:
 def encode_failure(id: Id, method: str, failure: HttpFailure) -> bytes:
     """Return an error response for a request to which the server has sent no JSON-RPC response.
 
-    The client gets it in place of the server's. The code is HTTP_FAILURE. If the request was
-    `server/discover`, and a server of an older revision may have refused it, the code is
-    METHOD_NOT_FOUND, which makes the client send `initialize`.
+    The code is HTTP_FAILURE. But if a server of an older revision may have refused
+    `server/discover`, the code is METHOD_NOT_FOUND, which makes the client send `initialize`.
 
     id, method: the id and the method of the request.
     failure: the reason.

@@ -34,7 +34,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
             raise ValueError(f"headers: {name!r} is no name of a header")
         if name.lower() in OWN:
             raise ValueError(f"headers: {name} is set by the client itself")
-        if not value.isascii() or any(not (" " <= char <= "~" or char == "\t") for char in value):
+        if not all(" " <= char <= "~" or char == "\t" for char in value):
             raise ValueError(f"headers: the value of {name} has characters that are not allowed")
 
 
@@ -79,10 +79,13 @@ class RequestHeads:
         """Return the header lines that MCP requires for a message, by its revision."""
         params, method = message.params, message.method
         version = None if params.meta is None else params.meta.version
+        if method == "initialize":
+            return b""
         if not isinstance(version, str) or method is None:
-            return self._session_lines() if method != "initialize" else b""
-        # The message may come from a client of a proxy. So its method and revision may be unknown
-        # ones, and may contain any characters.
+            # A message of a revision before 2026-07-28, or a response.
+            return self._session_lines()
+        # The message may come from a client of a proxy, so its method and its revision may contain
+        # any characters.
         lines = (
             f"MCP-Protocol-Version: {encode_header_text(version)}\r\n"
             f"Mcp-Method: {encode_header_text(method)}\r\n"

@@ -32,8 +32,8 @@ class RequestSender:
     url: the URL of the server.
     heads: makes the HTTP requests.
     credentials: the source of the header Authorization; None for requests without it.
-    on_failure: called with an exchange and the reason for its failure, if its request cannot be
-        sent, or if the server has refused its token and there is no other.
+    on_failure: called with an exchange and the reason for its failure. It is called if the request
+        cannot be sent, and if the server has refused the token and there is no other.
     """
 
     def __init__(
@@ -103,14 +103,11 @@ class RequestSender:
         self._run(self._authorize(exchange, head, body))
 
     async def _authorize(self, exchange: ClientExchange, head: ResponseHead, body: bytes) -> None:
-        """Obtain another token from the credentials, and send the request again.
-
-        If the credentials have none, call on_failure with the refusal.
-        """
+        """Do the work of authorize(), in its task."""
         credentials = self._credentials
         assert credentials is not None
-        # The method and the name of the tool, prompt or resource. The credentials count the
-        # attempts to get more scopes for each.
+        # The method and the name of the tool, prompt or resource. For each operation, the
+        # credentials count the attempts to get more scopes.
         operation = exchange.method
         if exchange.posted is not None:
             params = exchange.posted.envelope.params

@@ -52,6 +52,11 @@ class ServerUrl(Struct, frozen=True):
         return ServerUrl(scheme, self.host, self.port, self.path)
 
     @property
+    def origin(self) -> tuple[str, str, int]:
+        """Return the scheme, the host and the port, by which origins are compared."""
+        return self.scheme, self.host, self.port
+
+    @property
     def authority(self) -> str:
         """Return the value of the header Host: the host, and the port unless it is the default."""
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -78,8 +83,7 @@ class ServerUrl(Struct, frozen=True):
             url = parse_url(urljoin(self.text_with_query, location))
         except ValueError:
             return None
-        is_same_origin = (url.scheme, url.host, url.port) == (self.scheme, self.host, self.port)
-        return url if is_same_origin else None
+        return url if url.origin == self.origin else None
 
 
 def parse_url(text: str) -> ServerUrl:
@@ -101,14 +105,17 @@ def parse_url(text: str) -> ServerUrl:
         raise ValueError(f"{expected}, got {text!r}" if may_quote else expected)
     if parts.username is not None:
         raise ValueError("a URL must not contain a name and password: use the header Authorization")
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    if not path.isascii() or any(not "!" <= char <= "~" for char in path):
+    path = parts.path or "/"
+    if parts.query:
+        path += f"?{parts.query}"
+    if not all("!" <= char <= "~" for char in path):
         raise ValueError(f"{expected}: the path has characters that must be percent-encoded")
-    try:
-        host = parts.hostname.encode("idna").decode() if not parts.hostname.isascii() else None
-    except UnicodeError as exc:
-        raise ValueError(f"{expected}: {exc}") from None
-    host = host or parts.hostname
+    host = parts.hostname
+    if not host.isascii():
+        try:
+            host = host.encode("idna").decode()
+        except UnicodeError as exc:
+            raise ValueError(f"{expected}: {exc}") from None
     if not HOST.fullmatch(host):
         raise ValueError(f"{expected}: the host has characters that are not allowed")
     port = PORTS[parts.scheme] if port is None else port

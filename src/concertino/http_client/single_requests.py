@@ -123,7 +123,7 @@ class SingleRequests:
     async def _connect(self, url: ServerUrl, addresses: Sequence[str]) -> PooledConnection:
         """Connect to the first of the addresses that accepts a connection.
 
-        Raises OSError, whose text names the URL and why the last address did not accept one.
+        Raises OSError if none accepts one. The text names the URL and the last failure.
         """
         if url.is_tls and self._tls is None:
             self._tls = make_tls_context()
@@ -154,7 +154,8 @@ class _Collector:
     url: the URL of the request, for the texts of errors.
 
     Attributes:
-    response: the complete response, or the reason why it could not be received.
+    response: a future for the complete response. It raises AuthorizationError if the response is
+        too long, and ConnectionError if the connection is lost.
     """
 
     def __init__(self, url: str) -> None:
@@ -189,11 +190,11 @@ class _Collector:
 
 
 async def limit(url: str, request: Awaitable[T], within_s: float) -> T:
-    """Await a request, and return its result; like asyncio.wait_for(), but the error names the URL.
+    """Await a request, and return its result. Like asyncio.wait_for(), but the error names the URL.
 
     url: the URL of the request, for the error.
-    request: such as a call of SingleRequests.send().
-    Raises TimeoutError if it takes more than within_s seconds.
+    request: an awaitable, such as a call of SingleRequests.send().
+    Raises TimeoutError if the request takes more than within_s seconds.
     """
     try:
         async with asyncio.timeout(within_s):

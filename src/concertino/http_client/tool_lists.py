@@ -42,8 +42,8 @@ def learn_tools(frame: bytes, params: MutableMapping[str, ParamHeaders]) -> byte
     frame: the response to tools/list, as JSON.
     params: tool name -> its arguments with the annotation `x-mcp-header`. This function adds the
         listed tools.
-    Returns the response for the client. It lacks the tools with invalid annotations, because the
-    specification forbids using these.
+    Returns the response for the client, without the tools that have invalid annotations: the
+    specification forbids using these tools.
     """
     if b"x-mcp-header" not in frame:
         return frame

@@ -1,7 +1,8 @@
 """WebSocketClientConnection: a Connection to a server at a ws: or wss: URL.
 
 Each JSON-RPC message is one WebSocket message of text, in both directions. open_websocket()
-connects and does the handshake of the WebSocket, again with another token if the server refuses it.
+connects and does the handshake of the WebSocket. If the server refuses the handshake, it tries
+again with another access token.
 Source: RFC 6455.
 """
 
@@ -40,8 +41,8 @@ __all__ = ["WebSocketClientConnection", "open_websocket"]
 
 _log = logging.getLogger("concertino.http_client")
 
-# How often to check whether the server has sent something, in seconds. If it has not, a ping is
-# sent. If it has not until the next check either, the connection is ended.
+# How often to check whether the server has sent something, in seconds. If the server was silent, a
+# ping is sent. If it is silent until the next check, too, the connection is ended.
 SILENT_S = 20.0
 # How long the server may take to answer a close frame, in seconds.
 CLOSE_S = 2.0
@@ -238,8 +239,12 @@ class WebSocketClientConnection(asyncio.Protocol):
             self._finish_handshake()
         before = self._unsent_bytes
         self.flush()
-        # What input has made this side send are pongs.
-        self._unread_pongs = self._unread_pongs + self._unsent_bytes - before if before else 0
+        if before:
+            # Input makes this side send nothing but pongs, so the buffer has grown by pongs.
+            self._unread_pongs += self._unsent_bytes - before
+        else:
+            # The server had read everything.
+            self._unread_pongs = 0
         if self._unread_pongs > MAX_UNREAD_PONGS:
             self._messages.fail(POLICY_VIOLATION, "the server does not read the pongs to its pings")
             self.abort()
@@ -296,10 +301,10 @@ class WebSocketClientConnection(asyncio.Protocol):
 
 
 class _SilenceWatch:
-    """Detects a server that sends nothing any more. It checks this every SILENT_S seconds.
+    """Detects a server that sends nothing any more, by a check every SILENT_S seconds.
 
     ping: called if the server has sent nothing since the last check, to make it send something.
-    give_up: called at the next check if the server has still sent nothing.
+    give_up: called if the server has sent nothing until the check after the ping.
     """
 
     def __init__(self, ping: Callable[[], object], give_up: Callable[[], object]) -> None:
