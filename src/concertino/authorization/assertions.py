@@ -1,6 +1,7 @@
 """sign_assertion(): lets a client prove who it is with a private key in place of a secret.
 
-This is the method `private_key_jwt` at the token endpoint. It requires the extra auth.
+This is the method `private_key_jwt` at the token endpoint. It needs the extra `auth`
+(`concertino[auth]`).
 Source: RFC 7523; OpenID Connect Core 1.0, section 9.
 """
 

@@ -41,6 +41,9 @@ def _find_program() -> str | None:
     """Return the path of the program that opens URLs on this system; None if there is none."""
     if sys.platform == "darwin":
         return shutil.which("open")
+    # In the Windows Subsystem for Linux, wslview opens the browser of Windows.
+    if (wslview := shutil.which("wslview")) is not None:
+        return wslview
     # Without a display, xdg-open would start a text browser in this terminal.
     has_display = "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
-    return shutil.which("wslview") or (shutil.which("xdg-open") if has_display else None)
+    return shutil.which("xdg-open") if has_display else None

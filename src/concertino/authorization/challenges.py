@@ -48,7 +48,9 @@ def parse_challenges(text: str) -> list[Challenge]:
     parameters: dict[str, str] = {}
     at = 0
     while at < len(text):
-        at = _end_of(_SEPARATORS.match(text, at), at)
+        separators = _SEPARATORS.match(text, at)
+        assert separators is not None, "the pattern matches the empty text"
+        at = separators.end()
         parameter = _PARAMETER.match(text, at)
         # Before the first scheme there can be no parameter.
         if parameter is not None and challenges:
@@ -66,11 +68,6 @@ def parse_challenges(text: str) -> list[Challenge]:
         else:
             at += 1
     return challenges
-
-
-def _end_of(match: re.Match[str] | None, default: int) -> int:
-    """Return the index behind a match; `default` without a match."""
-    return default if match is None else match.end()
 
 
 def bearer_challenge(text: str) -> Mapping[str, str]:

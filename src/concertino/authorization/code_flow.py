@@ -87,7 +87,8 @@ class CodeRequest:
         }
         if scopes:
             fields["scope"] = " ".join(scopes)
-        self.page = f"{page}{'&' if urlsplit(page).query else '?'}{urlencode(fields)}"
+        separator = "&" if urlsplit(page).query else "?"
+        self.page = f"{page}{separator}{urlencode(fields)}"
 
     def expects(self, query: str) -> bool:
         """Return whether a response has the `state` of this request.
@@ -123,9 +124,10 @@ class CodeRequest:
                 f"the response to the login is not from {self._metadata.issuer} (iss)"
             )
         if "error" in fields:
-            detail = fields.get("error_description", "")
             text = f"{self._metadata.issuer}: {fields['error'][:100]}"
-            raise AuthorizationError(f"{text} ({detail[:300]})" if detail else text)
+            if detail := fields.get("error_description"):
+                text += f" ({detail[:300]})"
+            raise AuthorizationError(text)
         if not fields.get("code"):
             raise AuthorizationError("the response to the login has no code")
         return fields["code"]

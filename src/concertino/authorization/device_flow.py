@@ -67,8 +67,8 @@ async def request_by_device(
     metadata: the metadata of the authorization server.
     fields: the fields of the request: `resource`, and `scope` if scopes are requested.
     prompt: called once, with the URL of the page and the code for the user; shows them to the user.
-    Raises AuthorizationError if the server refuses or the user does not respond in time, and
-    OSError if the server cannot be reached, first or until the codes expire.
+    Raises AuthorizationError if the server refuses or the user does not respond in time. Raises
+    OSError if the server cannot be reached for the codes, or still fails when the codes expire.
     """
     url = metadata.device_authorization_endpoint
     if not url:
@@ -89,6 +89,7 @@ async def request_by_device(
         "device_code": device.device_code,
         "resource": fields["resource"],
     }
+    # Why the last request has failed; None if the server has answered it.
     failure: OSError | None = None
     while (left_s := until - time.monotonic()) > 0:
         await asyncio.sleep(min(interval, left_s))

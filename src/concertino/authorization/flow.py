@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from concertino.authorization.code_flow import CodeRequest
 from concertino.authorization.device_flow import DevicePrompt, request_by_device
@@ -131,10 +132,13 @@ class LoginFlow:
             return await self._discover_behind_refusal(challenge, exc)
         if resource is None:
             return await self._discover_own_issuer(challenge)
+        # If the server names several, prefer one that this client already uses.
         issuers = resource.authorization_servers
-        # If the server names several, one that this client already uses is best.
-        preferred = (self._settings.issuer, "" if previous is None else previous.issuer)
-        issuer = next((name for name in preferred if name and name in issuers), issuers[0])
+        issuer = issuers[0]
+        if self._settings.issuer in issuers:
+            issuer = self._settings.issuer
+        elif previous is not None and previous.issuer in issuers:
+            issuer = previous.issuer
         return Discovery(resource, await discover_issuer(self._fetcher, issuer), challenge)
 
     async def _discover_own_issuer(self, challenge: Mapping[str, str]) -> Discovery:
@@ -230,8 +234,8 @@ class LoginFlow:
             discovery.issuer,
             self._settings,
             redirect_uri,
-            None if previous is None else previous.client,
-            "" if previous is None else previous.issuer,
+            previous=None if previous is None else previous.client,
+            previous_issuer="" if previous is None else previous.issuer,
         )
 
     def _token_endpoint(self, discovery: Discovery, client: ClientIdentity) -> TokenEndpoint:
@@ -244,10 +248,13 @@ class LoginFlow:
     def _choose_scopes(self, discovery: Discovery, previous: Login | None) -> tuple[str, ...]:
         """Return the scopes to request.
 
-        These are the scopes in the settings, and the scopes in the server's challenge or, if it
-        names none, in the server's metadata. A challenge names only the scopes that the refused
-        operation needs. So the scopes of the previous login are added, because the new tokens would
-        otherwise lack them.
+        - The scopes in the settings.
+        - The scopes in the server's challenge. If it names none, those in the server's metadata.
+        - The scopes of the previous login, unless the others come from the metadata only: a
+          challenge names only what the refused operation needs, and the new tokens must not lack
+          the other scopes.
+        - OFFLINE if the authorization server offers it, to get a refresh token.
+
         previous: the previous login at this authorization server; None if there was none.
         """
         challenge = discovery.challenge.get("scope", "").split()
@@ -265,8 +272,8 @@ class LoginFlow:
     ) -> tuple[ClientIdentity, TokenResponse]:
         """Let the user permit access on a page, and exchange the resulting code for tokens.
 
-        The page is shown by `settings.authorize`, which also receives the redirect; without it, by
-        the PageOpener, and a RedirectListener receives the redirect.
+        `settings.authorize` shows the page and receives the redirect. If it is None, the PageOpener
+        shows the page, and a RedirectListener receives the redirect.
         """
         authorize, redirect_uri = self._settings.authorize, self._settings.redirect_uri
         if authorize is not None:
@@ -345,13 +352,8 @@ def with_tokens(login: Login, tokens: TokenResponse) -> Login:
     tokens: the response of the token endpoint.
     """
     granted = login.scopes if tokens.scope is None else (*login.scopes, *tokens.scope.split())
-    return Login(
-        server=login.server,
-        resource=login.resource,
-        issuer=login.issuer,
-        token_endpoint=login.token_endpoint,
-        revocation_endpoint=login.revocation_endpoint,
-        client=login.client,
+    return replace(
+        login,
         scopes=_unique(granted),
         access_token=tokens.access_token,
         refresh_token=tokens.refresh_token or login.refresh_token,
@@ -368,7 +370,7 @@ def _port_of(redirect_uri: str, previous: Login | None) -> int:
     """Return the port of the redirect URI in the settings or in the registration; 0 without both.
 
     redirect_uri: the redirect URI in the settings; "" if there is none.
-    previous: the previous login, which has the registration.
+    previous: the previous login, which has the registration of the client; None if there was none.
     """
     registered = "" if previous is None else previous.client.redirect_uri
     for uri in (redirect_uri, registered):

@@ -77,7 +77,7 @@ class _SystemKeyring:
     is_available = True
 
     def __init__(self, keyring: Any) -> None:
-        # Its type is Any, because the package need not be installed.
+        # Any, because type checkers do not know the package, which may be missing.
         self._keyring = keyring
         self._errors: type[Exception] = import_module("keyring.errors").KeyringError
 
@@ -145,8 +145,8 @@ async def wait_for_keyring(access: Callable[[], Result], within_s: float = WITHI
 def find_keyring() -> SecretStore:
     """Return a SecretStore for the system's keyring.
 
-    If there is no keyring, or if the environment variable CONCERTINO_LOGINS is `file`, its
-    `is_available` is False.
+    The store has `is_available=False` if there is no keyring, or if the environment variable
+    CONCERTINO_LOGINS is `file`.
     Raises AuthorizationError if the variable is `keyring` and there is no keyring, or if the
     variable has an unknown value.
     """

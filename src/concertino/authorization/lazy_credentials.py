@@ -22,8 +22,8 @@ __all__ = ["LazyCredentials"]
 class LazyCredentials:
     """Provides the header Authorization for one server, with OAuth if the server requires it.
 
-    Implements Credentials (http_client/credentials.py), which describes the methods. It makes an
-    OAuthCredentials when that is needed, and from then on passes all calls on to it.
+    Implements Credentials (http_client/credentials.py), which describes the methods. At the first
+    need it makes an OAuthCredentials, and from then on passes all calls on to that object.
 
     server: the URL of the MCP server.
     settings: how to log in; None to use only logins that `concertino login` has stored.

@@ -84,8 +84,7 @@ async def _send_without_token(fetcher: Fetcher, server: ServerUrl) -> tuple[int,
         "MCP-Protocol-Version": MODERN.name,
         "Mcp-Method": "server/discover",
     }
-    url = f"{server.scheme}://{server.authority}{server.path}"
-    response = await fetcher.post_json(url, message, headers)
+    response = await fetcher.post_json(server.text_with_query, message, headers)
     return response.status, response.headers.get("www-authenticate", "")
 
 

@@ -12,7 +12,6 @@ a login while it reads, refreshes and writes it. If the process dies, the system
 from __future__ import annotations
 
 import asyncio
-import builtins
 import fcntl
 import hashlib
 import math
@@ -131,7 +130,8 @@ def _is_of_person(key: str, login: Login) -> bool:
 
     key: the name of the login, from login_key().
     """
-    ids = "", login.client.client_id
+    # The key has the client id of the settings, which may be empty, and a grant.
+    ids = ("", login.client.client_id)
     return any(key == login_key(login.server, id, grant) for id in ids for grant in PERSON_GRANTS)
 
 
@@ -241,10 +241,10 @@ class LoginStore:
         _learn_secrets(key, login)
         return login
 
-    def _decode(self, key: str, data: bytes, type: builtins.type[T]) -> T:
+    def _decode(self, key: str, data: bytes, kind: type[T]) -> T:
         """Decode stored data. Raises AuthorizationError if it is malformed."""
         try:
-            return decode(data, type=type)
+            return decode(data, type=kind)
         except DECODE_ERRORS:
             raise AuthorizationError(
                 f"{self._path(key)}: no login of this version; remove the file and log in again"
@@ -310,8 +310,8 @@ class LoginStore:
         """Hold the lock of a login inside `async with`, to read, refresh and write the login.
 
         If another process holds the lock, waits without blocking the event loop.
-        Raises AuthorizationError if it holds the lock for longer than LOCK_WITHIN_S, or if the file
-        of the lock cannot be made.
+        Raises AuthorizationError if the other process holds the lock for longer than LOCK_WITHIN_S,
+        or if the file of the lock cannot be made.
         """
         path = self._path(key).with_suffix(".lock")
         try:

@@ -122,8 +122,9 @@ async def discover_resource(
             if not metadata.authorization_servers:
                 raise AuthorizationError(f"{place}: expected authorization_servers, got none")
             return metadata
-        # A URL that the challenge names must have the metadata, and other URLs are not tried.
-        if not 400 <= response.status < 500 or url:
+        is_refusal = 400 <= response.status < 500
+        # If the challenge names a URL, the metadata must be there, and no other URL is tried.
+        if url or not is_refusal:
             raise AuthorizationError(f"{place}: HTTP {response.status}")
         if response.status not in ABSENT:
             refusal = refusal or f"{place}: HTTP {response.status}"
@@ -174,13 +175,9 @@ def _check_resource(resource: str, server: ServerUrl, place: str) -> None:
         parsed = parse_url(resource)
     except ValueError:
         parsed = None
-    if parsed is not None and (parsed.scheme, parsed.host, parsed.port) == (
-        server.scheme,
-        server.host,
-        server.port,
-    ):
-        prefix = parsed.path.partition("?")[0].rstrip("/")
-        path = server.path.partition("?")[0].rstrip("/")
+    if parsed is not None and parsed.origin == server.origin:
+        _, prefix = _split(parsed)
+        _, path = _split(server)
         if path == prefix or path.startswith(f"{prefix}/"):
             return
     raise AuthorizationError(

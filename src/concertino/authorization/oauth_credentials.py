@@ -73,14 +73,16 @@ class OAuthCredentials:
         self._step_ups: dict[str, int] = {}
 
     def _choose_key(self) -> str:
-        """Return the key, in the store, of the login to use.
+        """Return the key in the store of the login to use.
 
-        Settings with a client id, another grant or `authorize` have a login of their own. Other
-        settings use a login that `concertino login` has made at this server, whatever its options
-        were; if there are several, the one with the newest access token.
+        - Settings with a client id, another grant than the default or `authorize` have a login of
+          their own.
+        - With other settings, use the login at this server with the newest access token, whatever
+          options `concertino login` had. If there is none, return the key for a future login.
         """
         settings, server = self._settings, self._server.text
-        if (settings.client_id, settings.grant, settings.authorize) == ("", PERSON_GRANTS[0], None):
+        has_default_grant = settings.grant == PERSON_GRANTS[0]
+        if not settings.client_id and has_default_grant and settings.authorize is None:
             return self._store.newest(server)
         return login_key(server, settings.client_id, settings.grant)
 
@@ -95,8 +97,10 @@ class OAuthCredentials:
         login = self._login
         if login is not None and login.is_valid(self._margin_s(login)):
             return f"Bearer {login.access_token}"
+        if not self._is_read:
+            return None
         can_refresh = login is not None and login.refresh_token
-        return "" if self._is_read and not can_refresh else None
+        return None if can_refresh else ""
 
     def _margin_s(self, login: Login) -> float:
         """Return how long before its expiry the token is refreshed, in seconds.
@@ -258,12 +262,13 @@ class OAuthCredentials:
             words += f" --client-id {client_id}"
         if secret:
             words += " --client-secret-env NAME"
-            words += f" --issuer {issuer}" if issuer else ""
+        if secret and issuer:
+            words += f" --issuer {issuer}"
         if self._settings.grant == "device_code":
             words += " --device"
-        needed = discovery.challenge.get("scope", "").split()
-        if discovery.challenge.get("error") == "insufficient_scope" and needed:
-            words += "".join(f" --scope {scope}" for scope in needed)
+        if discovery.challenge.get("error") == "insufficient_scope":
+            for scope in discovery.challenge.get("scope", "").split():
+                words += f" --scope {scope}"
         return words
 
     # Refresh
@@ -271,8 +276,8 @@ class OAuthCredentials:
     async def _refresh(self, used: str) -> None:
         """Refresh the login, unless another process has done so meanwhile.
 
-        A failure is only logged while the old access token is still valid.
-        used: the access token that has expired or soon will.
+        If the refresh fails while the old access token is still valid, only logs the failure.
+        used: the access token that has expired or will expire soon.
         """
         async with self._store.lock(self._key):
             self._login = login = await self._store.load(self._key)

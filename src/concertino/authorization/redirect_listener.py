@@ -46,7 +46,7 @@ class RedirectListener:
         self._server: asyncio.Server | None = None
         # Returns whether the query of a URL belongs to the login; None before wait() is called.
         self._belongs: Callable[[str], bool] | None = None
-        # A future of the path and query of the response to the login.
+        # A future for the path and query of the response to the login.
         self._answer_url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         # The number of open connections.
         self._connections = 0
@@ -55,7 +55,7 @@ class RedirectListener:
     def redirect_uri(self) -> str:
         """Return the URL of this listener, to which the authorization server redirects the browser.
 
-        Inside of `async with`, it has the port at which the listener listens.
+        Only inside of `async with` it has the port at which the listener listens.
         """
         return f"http://127.0.0.1:{self._port}{PATH}"
 
@@ -87,7 +87,7 @@ class RedirectListener:
         expects: called with the query of each request; returns whether it belongs to this login.
             All other requests are answered with status 400.
         within_s: how long to wait, in seconds.
-        Raises AuthorizationError if no such request has come in this time.
+        Raises AuthorizationError if no request of this login has come in this time.
         """
         self._belongs = expects
         try:

@@ -113,8 +113,9 @@ def _registered_before(
             f"names {metadata.issuer}: its secret must not go there; if this is right, log out, "
             "and log in with a client that is registered there"
         )
-    has_key = bool(settings.private_key)
-    method = choose_auth_method(metadata, bool(settings.client_secret), has_key)
+    method = choose_auth_method(
+        metadata, has_secret=bool(settings.client_secret), has_key=bool(settings.private_key)
+    )
     return ClientIdentity(
         client_id=settings.client_id, client_secret=settings.client_secret, auth_method=method
     )
@@ -139,7 +140,7 @@ async def _register(
     if offered is None or "none" in offered:
         method = "none"
     else:
-        method = choose_auth_method(metadata, True, False)
+        method = choose_auth_method(metadata, has_secret=True, has_key=False)
     grants = ["authorization_code", "refresh_token"]
     if settings.grant == "device_code":
         grants = [DEVICE_GRANT, "refresh_token"]

@@ -40,7 +40,7 @@ class OAuth(Struct, frozen=True, kw_only=True, metaclass=HintingStructMeta):
     client_metadata_url: an https URL that identifies this client and returns its description (a
         client id metadata document), for authorization servers that accept such documents.
     private_key: a private key in PEM, with which the client authenticates in place of a secret (RFC
-        7523). It requires the extra auth.
+        7523). It needs the extra `auth` (`concertino[auth]`).
     key_algorithm: the signature algorithm for the private key.
     grant: how access is obtained:
         - "authorization_code": the user permits access in a browser.

@@ -89,12 +89,12 @@ def choose_auth_method(metadata: IssuerMetadata, has_secret: bool, has_key: bool
     has_key: whether the client has a private key.
     Raises AuthorizationError if the server accepts neither method for the secret.
     """
-    if not has_secret and not has_key:
+    if has_key:
+        return "private_key_jwt"
+    if not has_secret:
         return "none"
     # RFC 8414, section 2, defines this default.
     offered = metadata.token_endpoint_auth_methods_supported or ("client_secret_basic",)
-    if has_key:
-        return "private_key_jwt"
     for method in ("client_secret_basic", "client_secret_post"):
         if method in offered:
             return method
@@ -180,7 +180,7 @@ class TokenEndpoint:
         client = self._client
         headers: dict[str, str] = {}
         if client.auth_method == "client_secret_basic":
-            # Servers made with the official Python SDK require it here too.
+            # Servers made with the official Python SDK also require the id in the form.
             form["client_id"] = client.client_id
             words = f"{quote(client.client_id, safe='')}:{quote(client.client_secret, safe='')}"
             headers["Authorization"] = f"Basic {base64.b64encode(words.encode()).decode()}"

@@ -60,7 +60,7 @@ class IssuerClient:
         Raises VerifierUnavailable if there is no response in time, or one with a status of 500 or
         more, or if the body cannot be decoded.
         """
-        return await self._send("GET", url, {}, b"", decoder, is_trusted)
+        return await self._send("GET", url, {}, b"", decoder, is_trusted=is_trusted)
 
     async def post(
         self, url: str, fields: Mapping[str, str], headers: Mapping[str, str], decoder: Decoder[T]
@@ -74,7 +74,8 @@ class IssuerClient:
         Returns and raises the same as get().
         """
         lines = {"Content-Type": "application/x-www-form-urlencoded", **headers}
-        return await self._send("POST", url, lines, urlencode(fields).encode(), decoder, True)
+        body = urlencode(fields).encode()
+        return await self._send("POST", url, lines, body, decoder, is_trusted=True)
 
     async def _send(
         self,
@@ -83,6 +84,7 @@ class IssuerClient:
         headers: Mapping[str, str],
         body: bytes,
         decoder: Decoder[T],
+        *,
         is_trusted: bool,
     ) -> T | None:
         """Send a request, and return its decoded response. Raises VerifierUnavailable."""
@@ -105,11 +107,9 @@ class IssuerClient:
         url: the URL of the request.
         is_trusted: whether the operator has configured the URL.
         """
-        issuer = self._issuer
-        origins = [(server.scheme, server.host, server.port) for server in (url, issuer)]
-        if is_trusted or origins[0] == origins[1]:
+        if is_trusted or url.origin == self._issuer.origin:
             return TRUSTED
-        return AddressPolicy(await find_reach(issuer), "the issuer of tokens")
+        return AddressPolicy(await find_reach(self._issuer), "the issuer of tokens")
 
 
 def _parse(url: str) -> ServerUrl:

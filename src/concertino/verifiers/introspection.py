@@ -62,7 +62,7 @@ class Introspection:
         self._url = url
         self._client = IssuerClient(issuer)
         self._client.check_url(url)
-        # RFC 6749, section 2.3.1: both are encoded as in forms first.
+        # RFC 6749, section 2.3.1: encode the id and the secret as in forms first.
         pair = f"{quote_plus(client_id)}:{quote_plus(client_secret)}"
         self._headers = {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
         self._wall_clock = wall_clock

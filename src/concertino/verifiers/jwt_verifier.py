@@ -1,7 +1,7 @@
 """JwtVerifier: a TokenVerifier for JSON Web Tokens that an issuer has signed.
 
 It verifies the signature with the public keys of the issuer (key_set.py) and then checks the claims
-(token_claims.py). It requires the extra auth.
+(token_claims.py). It needs the extra `auth` (`concertino[auth]`).
 Sources: RFC 7519, RFC 8725 (best practices), RFC 9068 (access tokens); 2026-07-28
 basic/authorization "Token Handling".
 """
@@ -46,7 +46,7 @@ LEEWAY_S = 30.0
 
 
 class _WrongSignature(InvalidToken):
-    """None of the known keys has signed the token."""
+    """Raised if none of the known keys has signed the token."""
 
 
 class _Header(Struct, frozen=True):
@@ -219,4 +219,5 @@ class JwtVerifier:
 def _decode_part(text: str) -> bytes:
     """Decode a part of a token, which is base64url without padding. Raises ValueError."""
     standard = text.encode("ascii").replace(b"-", b"+").replace(b"_", b"/")
+    # Pad the text to a multiple of four characters.
     return a2b_base64(standard + b"=" * (-len(standard) % 4))

@@ -93,10 +93,10 @@ class IssuerKeys:
         self._fetching: asyncio.Task[None] | None = None
 
     def find(self, kid: str | None, algorithm: str) -> list[PublicKey]:
-        """Return the keys that may have signed a token, of those that were fetched.
+        """Return the fetched keys that may have signed a token. If there is none, call fetch().
 
-        Returns [] if there is none; then fetch() may find it. If the keys are older than MAX_AGE_S,
-        they are still returned, and a fetch is started in the background.
+        If the keys are older than MAX_AGE_S, still returns them, and starts a fetch in the
+        background.
         kid: the key id in the token's header; None if it has none.
         algorithm: the signature algorithm in the token's header.
         """
@@ -104,6 +104,7 @@ class IssuerKeys:
         is_old = self._fetched_at is not None and now - self._fetched_at >= MAX_AGE_S
         if is_old and self.may_fetch():
             self._start_fetch()
+        # A key that does not have one of these members may be used for everything.
         return [
             key
             for members, key in self._keys
@@ -143,8 +144,9 @@ class IssuerKeys:
 
         def on_done(task: asyncio.Task[None]) -> None:
             self._fetching = None
-            # Reading the exception keeps asyncio from logging it if no request waits for the task.
-            _ = task.cancelled() or task.exception()
+            if not task.cancelled():
+                # Read the exception: otherwise asyncio would log it if no request waits for it.
+                task.exception()
 
         fetching.add_done_callback(on_done)
         return fetching

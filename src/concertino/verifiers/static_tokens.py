@@ -53,8 +53,8 @@ class StaticToken(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 128:
             raise ValueError("name: expected 1 to 128 characters")
-        digits = self.sha256.isascii() and all(char in "0123456789abcdef" for char in self.sha256)
-        if len(self.sha256) != 64 or not digits:
+        is_hex = all(char in "0123456789abcdef" for char in self.sha256)
+        if len(self.sha256) != 64 or not is_hex:
             raise ValueError("sha256: expected 64 hexadecimal digits in lower case")
         check_scopes(self.scopes or ())
 

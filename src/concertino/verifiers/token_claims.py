@@ -63,8 +63,8 @@ class TokenClaims(Struct, frozen=True, kw_only=True):
         """
         if self.iss != issuer:
             raise InvalidToken("the token is of another issuer")
-        own = frozenset((self.aud,) if isinstance(self.aud, str) else self.aud)
-        if own.isdisjoint(audience):
+        audiences = frozenset((self.aud,) if isinstance(self.aud, str) else self.aud)
+        if audiences.isdisjoint(audience):
             raise InvalidToken("the token was issued for another server (aud)")
         self._check_times(now, leeway_s)
         if self.cnf is not None:
