@@ -1,12 +1,12 @@
 """Connections, which carry JSON-RPC frames: over stdio, child processes, sockets and memory.
 
-Read connection.py first: it defines the two interfaces that everything here is about. pipe.py has
-the Connection over file descriptors. stdio.py (a server's stdin and stdout), process.py (a child
-process; through polling.py) and sockets.py have classes that are derived from this one. memory.py
-and trace.py are Connections without descriptors.
+Read connection.py first: it defines the interfaces Connection and Receiver. PipeConnection
+(pipe.py) is the Connection over file descriptors. Three classes are derived from it: stdio.py has
+the one for a server's stdin and stdout, process.py the one for a child process, and sockets.py the
+one for sockets. memory.py and trace.py have Connections without descriptors.
 
-The modules process_*.py, escaped_processes.py, guardian.py and orphans.py make sure that no process
-stays that this process has started. Each public name of the package is imported on its first use.
+The modules process_*.py, escaped_processes.py, guardian.py and orphans.py end all processes that
+this process has started. Each public name of the package is imported on its first use.
 """
 
 from __future__ import annotations

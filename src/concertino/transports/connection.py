@@ -48,10 +48,10 @@ class Receiver(Protocol):
         ...
 
     def on_drain(self, held: int, /) -> None:
-        """Resume sending. Called when the peer has read much of the buffered output.
+        """Resume sending, because the peer has read much of the buffered output.
 
-        This is when the buffer falls below Limits.low_water_bytes. A Connection may also call it
-        before, each time that some more output was read.
+        Called when fewer than Limits.low_water_bytes are buffered. A Connection may call this
+        earlier as well, each time that the peer has read a part of the output.
         held: how many bytes are still buffered.
         """
         ...
@@ -104,16 +104,16 @@ class Connection(Protocol):
     def write(self, frame: bytes, request_id: Id | None, /) -> int:
         """Queue one frame. Returns how many bytes are buffered now.
 
-        It is sent by flush() at the latest.
-        request_id: the id of the request that the frame belongs to, or None. Some Connections need
-            it to route the frame.
+        The next flush() sends the frame. If much output is buffered, write() may send it at once.
+        request_id: the id of the request that the frame belongs to; None if there is none. Over
+            HTTP, the id selects the response that carries the frame.
         """
         ...
 
     def flush(self) -> None:
-        """Send the queued frames, as many as the system accepts, without blocking.
+        """Send the queued frames without blocking.
 
-        The other frames are sent later, when the peer has read some output.
+        Frames that the system does not accept now are sent when the peer has read some output.
         """
         ...
 
@@ -151,9 +151,9 @@ class SupportsPolling(SupportsDirectSend, Protocol):
     def send_and_poll(self, frame: bytes, request_id: Id | None, /) -> bytes | int:
         """Write one frame, flush, and read once from the input, without blocking.
 
-        If exactly one complete frame has arrived, returns this frame, which is then not delivered
-        to the receiver. Otherwise returns how many bytes of output are still buffered. A Connection
-        may leave out the read, for example after reads that have found nothing.
+        If exactly one complete frame has arrived, returns this frame, which is not delivered to the
+        receiver. Otherwise returns how many bytes of output are still buffered. A Connection may
+        leave out the read, for example if earlier reads have found nothing.
         """
         ...
 

@@ -78,8 +78,7 @@ class EscapedProcesses:
 
         Must be called while the child runs, because a process whose parent ends gets another
         parent.
-        child: the process id of the child, which is also the id of its group. The parameter has
-            the same meaning in the methods below.
+        child: the process id of the child, which is also the id of its group.
         """
         descendants: set[tuple[int, int]] = set()
         unvisited = read_children(child)
@@ -101,11 +100,12 @@ class EscapedProcesses:
         number: signal.Signals,
         within_s: float,
     ) -> bool:
-        """Send a signal to all processes that have left the group of a child.
+        """Send a signal to all processes that have left the group of a child, and wait for the end.
 
         child: the process id of the child.
         number: the number of the signal.
-        Waits up to within_s seconds for their end. Returns whether all have ended.
+        within_s: how many seconds to wait at most.
+        Returns whether all these processes have ended.
         """
         now = time.monotonic()
         until, settled_at = now + within_s, now + SETTLE_S
@@ -116,9 +116,7 @@ class EscapedProcesses:
                 return True
             # When these processes have ended, search again, because they may have started others.
             await asyncio.sleep(CHECK_S)
-            while found := [
-                pid for pid in found if (state := read_process_state(pid)) and state.is_live
-            ]:
+            while found := list(filter(_is_live, found)):
                 if time.monotonic() >= until:
                     return False
                 await asyncio.sleep(CHECK_S)
@@ -165,10 +163,9 @@ class EscapedProcesses:
         """Return whether a process has the child's stdout or stderr open, to write to it."""
         # Forks of this process are not descendants of the child. One that was made while the child
         # was started may have the pipe open.
-        own = os.getpid()
-        return own not in (pid, state.parent) and not self._pipes.isdisjoint(
-            read_written_pipes(pid)
-        )
+        if os.getpid() in (pid, state.parent):
+            return False
+        return bool(self._pipes & read_written_pipes(pid))
 
     def _signal(
         self,
@@ -194,3 +191,9 @@ class EscapedProcesses:
                 log.warning(text, pid, name, child, number.name)
                 signalled.append(pid)
         return signalled
+
+
+def _is_live(pid: int) -> bool:
+    """Return whether a process has not ended."""
+    state = read_process_state(pid)
+    return state is not None and state.is_live

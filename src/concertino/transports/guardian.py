@@ -121,7 +121,8 @@ class Guardian:
 
     def forget(self) -> None:
         """Forget the guardian in a forked process, because it belongs to the parent process."""
-        process, self._process, self._users = self._process, None, 0
+        process, self._process = self._process, None
+        self._users = 0
         if process is not None:
             # Close the inherited end of the pipe, so that the guardian does not wait for this
             # process too.

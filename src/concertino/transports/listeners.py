@@ -344,7 +344,9 @@ def _refuse_remote(name: str, address: Any) -> None:
     """
     host = str(address[0])
     if not is_loopback(host):
-        resolved = "" if f":{host}" in name or f"[{host}]" in name else f" leads to {host}, which"
+        # Name the resolved address too, unless the user has written this address.
+        is_written = f":{host}" in name or f"[{host}]" in name
+        resolved = "" if is_written else f" leads to {host}, which"
         raise ValueError(
             f"{name}{resolved} may be reached from other machines, and there is no authentication: "
             "whoever connects can call every tool. --allow-remote (allow_remote=True) permits it"

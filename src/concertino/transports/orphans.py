@@ -60,8 +60,8 @@ def end_processes(
             if now >= until:
                 break
             if number is not None:
-                for process in found - signalled:
-                    _send(*process, number)
+                for pid, started_at in found - signalled:
+                    _send(pid, started_at, number)
                 signalled |= found
             time.sleep(CHECK_S)
     return False

@@ -84,16 +84,11 @@ class PipeConnection:
 
     Connection (transports/connection.py) describes the methods without a docstring. A derived class
     whose frames are not lines overrides on_chunk() and sets `terminator`, the bytes that are
-    written after each frame. It may also set `reads`, a range whose length limits how many reads
-    are made in a row before the event loop runs other callbacks.
-
-    The output is in an OutputBuffer. Its attribute `held` is the number of buffered bytes. When
-    these have reached the high-water mark, the receiver stops writing until on_drain() is called.
-    While the receiver does not write, `reported` is the value of `held` that the receiver was told
-    last. Otherwise `reported` is 0.
+    written after each frame. A derived class may also set `reads`, a range whose length limits how
+    many reads are made in a row before the event loop runs other callbacks.
 
     reading, writing: the descriptors.
-    facts: what is known of the peer, by name, such as `pid`, `uid` and `address`.
+    facts: facts about the peer, by name, such as `pid`, `uid` and `address`.
     """
 
     terminator = b"\n"
@@ -121,6 +116,8 @@ class PipeConnection:
         self._in = self._make_nonblocking(reading, os.O_RDONLY)
         self._out = self._make_nonblocking(writing, os.O_WRONLY)
         self._input = _Input(limits)
+        # When the buffered bytes (`held`) have reached the high-water mark, the receiver stops
+        # writing until on_drain() is called.
         self._output = OutputBuffer(limits, self.terminator)
         self._capacities = PipeCapacities()
         self._receiver: Receiver | None = None
@@ -459,8 +456,8 @@ class PipeConnection:
     def _on_write_error(self, exc: OSError) -> None:
         """Discard all output, stop reading and report the disconnect.
 
-        The caller has put the bytes of the failed write into `rest`: ChildProcess overrides this
-        method and keeps all output that was not written.
+        The caller has put the bytes of the failed write into `rest`, because ChildProcess overrides
+        this method and keeps all output that was not written.
         """
         if self._output.broken:
             return
@@ -500,8 +497,8 @@ class PipeConnection:
     def disown(self) -> None:
         """Close the descriptors in a forked child.
 
-        The child must not write frames. And as long as the child has the descriptors open, the peer
-        would not notice the end of the parent process.
+        The child must not write frames, and must not keep the descriptors open: the peer could not
+        notice the end of the parent process.
         """
         # Do not reset O_NONBLOCK: the parent process shares the open file descriptions.
         self._restore.clear()

@@ -53,12 +53,11 @@ class PollingConnection(PipeConnection):
 
         Otherwise returns how many bytes of output are buffered. If the line is not the response
         that the caller waits for, the caller must pass it to defer_line().
-
-        If client and server run on the same core, the server has usually answered before the write
-        returns. Polling then saves a loop iteration: on Python 3.13 a call takes 4.6 us instead of
-        7.6 us (bench/clients.py). Not every call of this method polls, see _PollBudget: a poll that
-        finds nothing costs 1 us, and the loop has to run regularly.
         """
+        # If client and server run on the same core, the server has usually answered before the
+        # write returns. Polling then saves a loop iteration: on Python 3.13 a call takes 4.6 us
+        # instead of 7.6 us (bench/clients.py). But a poll that finds nothing costs 1 us, and the
+        # loop has to run regularly, so not every call of this method polls (_PollBudget).
         polls = self._polls
         output = self._output
         if not polls.left or output.held or len(frame) > JOINED_BYTES:
@@ -111,12 +110,10 @@ class PollingConnection(PipeConnection):
     # Reading
 
     def _on_readable(self) -> None:
-        """Read chunks until a read returns more or fewer than READ_BYTES. The loop calls this.
-
-        PipeConnection reads until there is nothing left. But a client usually waits for only one
-        response, so another read after a short read would cost more than it gains. After a longer
-        read, which is made in the middle of a long line, the loop runs other callbacks first.
-        """
+        """Read chunks until a read returns more or fewer than READ_BYTES. The loop calls this."""
+        # PipeConnection reads until there is nothing left. But a client usually waits for only one
+        # response, so another read after a short read would cost more than it gains. After a longer
+        # read, which is made in the middle of a long line, the loop runs other callbacks first.
         state = self._input
         polls = self._polls
         size = READ_BYTES
@@ -151,7 +148,7 @@ class _PollBudget:
     At most MAX_POLLS polls are made in a row; then the loop has to read once. When polls find
     nothing, polling pauses for some reads of the loop: 1, then 2, 4 and 8 (MAX_POLL_PAUSE).
 
-    left: how many polls it may make before the loop has to run.
+    left: how many polls may be made before the loop has to run.
     pause: how many reads must still be made without a poll.
     next_pause: the value of `pause` after the next poll that finds nothing.
     has_deferred_chunk: whether a polled chunk will be delivered in the next loop iteration.
@@ -168,12 +165,11 @@ class _PollBudget:
     def on_miss(self) -> None:
         """Stop polling until the loop has read once. Called when a poll has found nothing.
 
-        If it was the first poll since the loop has read, polling does not pay off now: pause it for
-        `next_pause` more reads, and double the next pause. If other polls have succeeded just
-        before, do not pause, and let the next pause be the shortest one again.
+        If not even the first poll since that read has succeeded, polling pauses for longer.
         """
         # The poll that has found nothing is subtracted from `left` already.
         if self.left < MAX_POLLS - 1:
+            # Other polls have succeeded just before, so do not pause.
             self.next_pause = 1
         else:
             self.pause = self.next_pause

@@ -113,9 +113,9 @@ def spawn(
     The program runs at once; call open() to receive its frames.
 
     command: the program and its arguments. No shell is involved.
-    env: environment variables. The child gets only these and the ones that `inherit` names, and a
-        few of concertino: PYTHONUNBUFFERED and PYTHONUTF8, unless `env` contains them, and a mark
-        (process_marks.py).
+    env: environment variables for the child. It also gets PYTHONUNBUFFERED and PYTHONUTF8, unless
+        `env` contains them, and CONCERTINO_STARTED_BY, which names this process. It inherits only
+        the variables in `inherit`.
     inherit: the names of variables to pass on from this process.
     cwd: the working directory; by default the working directory of this process.
     stderr: called on the event loop with each chunk of the child's stderr. Even if it is None,
@@ -193,7 +193,8 @@ def _explain_failure(
     if cwd is not None and not os.path.isdir(cwd):
         return f"{program}: the working directory {os.fspath(cwd)} is not a directory"
     if isinstance(exc, PermissionError):
-        return f"{program}: {'is a directory' if os.path.isdir(program) else 'not executable'}"
+        reason = "is a directory" if os.path.isdir(program) else "not executable"
+        return f"{program}: {reason}"
     if not isinstance(exc, FileNotFoundError):
         return f"{program}: {exc}"
 
@@ -342,11 +343,11 @@ class ChildProcess(PollingConnection):
     def _deliver_rest(self, until: float) -> None:
         """Deliver the output that the child has written before it crashed, and report its end.
 
-        The end of the child's stdout is not awaited, because processes that the child has started
-        may have it open, and even write to it for ever.
-        until: the time until which to wait for the end of the child's group, which was killed, by
-            the loop's clock.
+        until: the time, by the loop's clock, until which to wait for the end of the child's group,
+            which was killed.
         """
+        # Do not wait for the end of the child's stdout, because processes that the child has
+        # started may have it open, and even write to it for ever.
         if not self._released and live_members(self.pid) and self._loop.time() < until:
             self._loop.call_later(GROUP_CHECK_S, self._deliver_rest, until)
             return
@@ -373,8 +374,8 @@ class ChildProcess(PollingConnection):
     def _on_write_error(self, exc: OSError) -> None:
         """Write nothing more, because the child has closed its stdin or has ended.
 
-        What was not written is kept for take_unread(). What the child has written is still
-        delivered: the end of the connection is reported only LINGER_S seconds later.
+        Frames that were not written are kept for take_unread(). The end of the connection is
+        reported LINGER_S seconds later, so that the last output of the child is delivered before.
         """
         if self._output.broken:
             return
@@ -398,17 +399,17 @@ class ChildProcess(PollingConnection):
     def has_read_input(self) -> bool:
         """Return whether the child has read everything that was passed to write().
 
-        Also returns False when its stdin is closed. If the system does not report what is unread in
-        a pipe, bytes in the pipe count as read.
+        Returns False if the child's stdin is closed. If the system does not report how many bytes
+        in a pipe are unread, these bytes count as read.
         """
         return self._out >= 0 and not self._output.held and not count_unread(self._out)
 
     def take_unread(self) -> list[bytes]:
-        """Remove the lines that the child has not read from its stdin, and return them.
+        """Remove the lines that the child has not read from its stdin, and return the lines.
 
         Must be called after on_eof() of the receiver and before close(). If another process has the
         child's stdin open, the content of the pipe is not returned, because that process may still
-        read it. The first line may be incomplete, because the child has read its beginning.
+        read it. The first line is incomplete if the child has read its beginning.
         """
         if self._out < 0:
             return []
@@ -428,7 +429,7 @@ class ChildProcess(PollingConnection):
     async def _shut_down(self, within_s: float) -> None:
         """End the child and its processes, in a task that goes on if close() is cancelled.
 
-        within_s: how many seconds the child has to read the buffered output before that.
+        within_s: how many seconds the child may first read the buffered output.
         """
         try:
             await self._run_shutdown_steps(within_s)
@@ -440,9 +441,9 @@ class ChildProcess(PollingConnection):
             self._release()
 
     async def _run_shutdown_steps(self, within_s: float) -> None:
-        """End the child's process group, then the processes that have left the group.
+        """End the child's process group, and the processes that have left the group.
 
-        within_s: how many seconds the child has to read the buffered output before that.
+        within_s: how many seconds the child may first read the buffered output.
         """
         timeouts = self._timeouts
         steps: tuple[tuple[signal.Signals | None, float], ...] = (

@@ -30,8 +30,8 @@ __all__ = [
 ]
 
 # The environment variable. A program that concertino has started may itself use concertino to start
-# programs; each of these adds its mark. The value has all marks, separated by commas, and the mark
-# of the first program in this chain comes first.
+# programs, each of which gets one more mark. The value has all marks, separated by commas, with the
+# oldest mark first.
 STARTED_BY = "CONCERTINO_STARTED_BY"
 # The environment variable of a guardian, which is not one of the programs.
 GUARDIAN = "CONCERTINO_GUARDIAN"
@@ -92,11 +92,12 @@ def marks_of(pid: int) -> list[Mark]:
     value = _read_variable(pid, STARTED_BY)
     if not value or pid_namespace(pid) != pid_namespace():
         return []
-    return [
-        Mark(match[1], *map(int, match.groups()[1:]))
-        for word in value.decode("ascii", "replace").split(",")
-        if (match := re.fullmatch(MARK, word))
-    ]
+    marks: list[Mark] = []
+    for word in value.decode("ascii", "replace").split(","):
+        match = re.fullmatch(MARK, word)
+        if match is not None:
+            marks.append(Mark(match[1], int(match[2]), int(match[3]), int(match[4])))
+    return marks
 
 
 def is_guardian(pid: int) -> bool:

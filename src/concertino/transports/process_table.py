@@ -155,7 +155,7 @@ def read_written_pipes(pid: int) -> set[int]:
             target = os.readlink(f"{folder}/{name}")  # noqa: PTH115
             # The mode of the link says how the descriptor was opened, see proc(5).
             if target.startswith("pipe:[") and os.lstat(f"{folder}/{name}").st_mode & stat.S_IWUSR:
-                pipes.add(int(target[6:-1]))
+                pipes.add(int(target.removeprefix("pipe:[").removesuffix("]")))
         except OSError:
             # The descriptor was closed meanwhile.
             pass

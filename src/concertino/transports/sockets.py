@@ -99,9 +99,9 @@ class AcceptedSocket(SocketConnection):
     """The server's end of a socket. It closes itself if the client speaks HTTP or TLS.
 
     Any web page can make a browser send a POST request to a port of this machine, and the body of
-    the request may be a line of JSON-RPC. Therefore nothing is read after a first line that looks
-    like HTTP or TLS, or that is longer than MAX_FIRST_LINE_BYTES and does not look like JSON. Any
-    other first line that is not JSON-RPC is answered with an error, as on stdio.
+    the request may be a line of JSON-RPC. Therefore the connection ends after a first line that
+    looks like HTTP or TLS. It also ends if the first line does not look like JSON and is longer
+    than MAX_FIRST_LINE_BYTES.
     name: the name of the client, for the log.
     """
 
@@ -180,6 +180,7 @@ def credentials(sock: socket.socket) -> tuple[int | None, int]:
         pid, uid, _ = struct.unpack(
             "iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         )
+        # The process id is 0 if the peer is in another pid namespace.
         return pid or None, uid
 
     import ctypes

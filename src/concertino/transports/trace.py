@@ -35,8 +35,8 @@ def trace_connection(inner: Connection, show: Show) -> TracedConnection:
     show: called as show(direction, text). The direction is "->" for a sent frame and "<-" for a
         received one; the text is the frame without secrets.
 
-    The returned Connection implements those optional Protocols of transports/connection.py that
-    `inner` implements, so that tracing does not change how messages are sent and received.
+    The returned Connection implements the same optional interfaces of transports/connection.py as
+    `inner`, so tracing does not change how messages are sent and received.
     """
     mixins = [mixin for protocol, mixin in _OPTIONAL_PARTS.items() if isinstance(inner, protocol)]
     traced: type[TracedConnection] = type("TracedConnection", (*mixins, TracedConnection), {})
@@ -150,7 +150,7 @@ class _Subscriptions(TracedConnection):
         self._inner.hold_open(request_id)
 
 
-# optional Protocol -> the part of a TracedConnection that implements it.
+# Optional interface -> the class that implements it for a TracedConnection.
 _OPTIONAL_PARTS: dict[type, type[TracedConnection]] = {
     SupportsDirectSend: _DirectSend,
     SupportsPolling: _Polling,

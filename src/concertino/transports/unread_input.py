@@ -23,8 +23,8 @@ READ_BYTES = 65536
 class UnreadInput:
     """Collects, in order, the bytes that could not be written to the stdin of a child process.
 
-    max_bytes: the largest size of the collected bytes. Those beyond it are dropped: their frames
-        are treated as if the process had read them, so they are not sent again.
+    max_bytes: how many bytes are collected at most. Further bytes are dropped, and their frames are
+        treated as if the process had read them.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -45,11 +45,11 @@ class UnreadInput:
     def take(self, in_pipe: bytes) -> list[bytes]:
         """Remove all lines that were not read, and return them.
 
-        The first line may be only the end of a line whose beginning was read. It cannot be mistaken
-        for a message, because the end of a JSON object is never a JSON object itself: its braces or
-        its quotes do not match.
-        in_pipe: the bytes from read_back(), which were written before and not read.
+        The first line may be only the end of a line whose beginning was read.
+        in_pipe: the bytes from read_back(), which precede the collected bytes.
         """
+        # The end of a line cannot be mistaken for a message: the end of a JSON object is never a
+        # JSON object itself, because its braces or its quotes do not match.
         lines = (in_pipe + b"".join(self._chunks)).split(b"\n")
         self._chunks.clear()
         # Drop the text after the last newline, which is empty or an incomplete line.
