@@ -40,33 +40,35 @@ def test_a_server_that_is_no_longer_in_the_file_is_no_longer_approved(
 
 def test_approval_takes_the_tools_that_were_seen(store: ApprovalStore) -> None:
     store.approve(FILE, {"a": ONE, "b": TWO})
-    store.set_pins(FILE, "a", ToolPins({"x": "old"}, {"x": "new"}))
-    store.set_pins(FILE, "b", ToolPins({"y": "same"}))
+    store.record_tools(FILE, "a", {"x": "old"})
+    store.record_tools(FILE, "a", {"x": "new"})
+    store.record_tools(FILE, "b", {"y": "same"})
     store.approve(FILE, {"a": ONE, "b": TWO})
     assert store.read(FILE).pins == {"a": ToolPins({"x": "new"}), "b": ToolPins({"y": "same"})}
 
 
 def test_tools_that_are_listed_while_the_user_reads_are_not_approved(store: ApprovalStore) -> None:
     store.approve(FILE, {"a": ONE})
-    store.set_pins(FILE, "a", ToolPins({"x": "old"}, {"x": "new"}))
+    store.record_tools(FILE, "a", {"x": "old"})
+    store.record_tools(FILE, "a", {"x": "new"})
     shown = store.read(FILE)
-    store.set_pins(FILE, "a", ToolPins({"x": "old"}, {"x": "evil"}))
+    store.record_tools(FILE, "a", {"x": "evil"})
     store.approve(FILE, {"a": ONE}, shown)
     assert store.read(FILE).pins == {"a": ToolPins({"x": "new"})}
 
 
 def test_another_program_has_no_approved_tools_yet(store: ApprovalStore) -> None:
     store.approve(FILE, {"a": ONE})
-    store.set_pins(FILE, "a", ToolPins({"x": "old"}))
+    store.record_tools(FILE, "a", {"x": "old"})
     store.approve(FILE, {"a": TWO})
     assert store.read(FILE).pins == {}
 
 
 def test_the_same_pins_are_not_written_again(store: ApprovalStore) -> None:
     store.approve(FILE, {"a": ONE})
-    store.set_pins(FILE, "a", ToolPins({"x": "1"}))
+    store.record_tools(FILE, "a", {"x": "1"})
     inode = store.stored_at(FILE).stat().st_ino
-    store.set_pins(FILE, "a", ToolPins({"x": "1"}))
+    store.record_tools(FILE, "a", {"x": "1"})
     assert store.stored_at(FILE).stat().st_ino == inode
 
 

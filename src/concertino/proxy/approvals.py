@@ -132,22 +132,29 @@ class ApprovalStore:
                     pins[name] = ToolPins(pin.approved if pin.seen is None else pin.seen)
             self._write(path, ApprovedFile(str(path), definitions, pins))
 
-    def set_pins(
+    def record_tools(
         self,
         path: Path,
         name: str,
-        pins: ToolPins,
-    ) -> None:
-        """Replace the stored approved and listed tools of one server.
+        tools: Mapping[str, str],
+    ) -> Mapping[str, str]:
+        """Store the tools that a server lists now, and return the approved ones.
 
+        If this is the server's first list, the tools count as approved. If it has tools that are
+        new or differ from the approved ones, `concertino approve` shows and approves them.
         path: the server file.
         name: the name of the server in this file.
+        tools: name of a tool -> the JSON of its definition.
         Raises UnusableState if the approvals cannot be read or written.
         """
         with lock_state(self.folder):
-            approved = self.read(path)
-            if approved.pins.get(name) != pins:
-                self._write(path, replace(approved, pins={**approved.pins, name: pins}))
+            stored = self.read(path)
+            before = stored.pins.get(name, ToolPins())
+            approved = tools if before.approved is None else before.approved
+            pins = ToolPins(approved, None if tools.items() <= approved.items() else tools)
+            if pins != before:
+                self._write(path, replace(stored, pins={**stored.pins, name: pins}))
+            return approved
 
     def _write(self, path: Path, approved: ApprovedFile) -> None:
         write_private(self.stored_at(path), format(encode(approved), indent=1))

@@ -27,6 +27,7 @@ from concertino.backend.interface import (
 from concertino.backend.listing import decode_page, list_items
 from concertino.backend.methods import LIST_METHODS
 from concertino.backend.wrappers import BackendWrapper, NotifierWrapper
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import INVALID_PARAMS, RpcError
 from concertino.logs.formats import escape_controls
 from concertino.logs.redact import redactor
@@ -94,12 +95,16 @@ class PinnedTools(BackendWrapper):
             return page if len(tools) == len(page.tools) else replace(page, tools=tools)
         if call.method == "tools/call":
             await self._check()
-            if (name := call.name) is not None and name in self._withheld:
+            name = call.name
+            if name in self._withheld:
                 raise RpcError(
                     INVALID_PARAMS,
                     f"{self._name}: the tool {name} is withheld, because its definition has "
                     f"changed; to see and approve it: concertino approve {self._path}",
                 )
+            # The server may answer calls of tools that it does not list.
+            if name is not None and name not in (self._approved or {}):
+                raise RpcError(INVALID_PARAMS, f"Unknown tool: {name}")
         return await self.inner.handle(call, context)
 
     def forget(self) -> None:
@@ -144,19 +149,11 @@ class PinnedTools(BackendWrapper):
         """
         listed = await list_items(self._name, self.inner, "tools/list")
         tools = {tool.name: _to_json(tool) for tool in listed}
-        lines: list[str] = []
         try:
-            pins = self._store.read(self._path).pins.get(self._name, ToolPins())
-            if pins.approved is None:
-                # This is the server's first list, which counts as approved.
-                pins = ToolPins(tools)
-            lines = compare_tools(pins.approved or {}, tools)
-            # `concertino approve` shows the user the tools in `seen`, and approves them.
-            pins = replace(pins, seen=tools if lines else None)
-            self._store.set_pins(self._path, self._name, pins)
+            approved = self._store.record_tools(self._path, self._name, tools)
         except UnusableState as exc:
             raise RpcError(INVALID_PARAMS, f"{self._name}: {exc}") from None
-        approved = self._approved = pins.approved or {}
+        self._approved = approved
         withheld = frozenset(name for name in tools if approved.get(name) != tools[name])
         if withheld and withheld != self._withheld:
             log.warning(
@@ -166,7 +163,7 @@ class PinnedTools(BackendWrapper):
                 ", ".join(sorted(withheld)),
                 self._path,
             )
-            for line in lines:
+            for line in compare_tools(approved, tools):
                 log.warning("%s", line)
         self._withheld = withheld
 
@@ -201,7 +198,11 @@ def compare_tools(
 
 def _to_lines(text: str) -> list[str]:
     """Return the JSON of a tool in lines, for a diff that people read."""
-    shown = format(encode(decode(text)), indent=2).decode()
+    try:
+        shown = format(encode(decode(text)), indent=2).decode()
+    except DECODE_ERRORS:
+        # Somebody has edited the stored approvals.
+        shown = text
     return [escape_controls(line) for line in redactor().text(shown).splitlines()]
 
 

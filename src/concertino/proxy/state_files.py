@@ -77,8 +77,11 @@ def write_private(path: AnyPath, data: bytes, *, lasting: bool = True) -> None:
 
     data: the new content.
     lasting: whether to wait until the file is on the disk. If not, a power failure may damage it.
-    Raises UnusableState if the file cannot be written.
+    Raises UnusableState if the file cannot be written, or the data is larger than MAX_BYTES.
     """
+    if len(data) > MAX_BYTES:
+        # read_private() would refuse it, and the previous content would be lost.
+        raise UnusableState(f"{path}: expected at most {MAX_BYTES} bytes to store, got {len(data)}")
     try:
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         write_private_file(path, data, lasting=lasting)
