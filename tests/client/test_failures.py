@@ -279,6 +279,7 @@ async def test_calls_under_way_are_told_when_the_client_is_closed() -> None:
     async with opened({"tools/call": SILENCE}) as (client, script):
         call = asyncio.ensure_future(client.call_tool("x"))
         await script.until(lambda: script.of("tools/call"))
+        assert client.pending_method == "tools/call"
         await client.aclose()
         with pytest.raises(Disconnected, match="this client was closed"):
             await call
@@ -295,6 +296,7 @@ async def test_how_a_server_ended_can_be_read_after_a_failed_open() -> None:
     assert client.exit_status == 3
     assert client.stderr_tail == "no license"
     assert client.pid is not None
+    assert client.pending_method == ""
     assert client.stray == 0
     assert client.strays == []
     assert client.state == "closed"

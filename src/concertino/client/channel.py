@@ -395,6 +395,14 @@ class Channel:
         else:
             del self.peer.outgoing[outgoing.id]
 
+    @property
+    def pending_method(self) -> str:
+        """Return the method of the oldest request without a response; "" if there is none."""
+        for pending in self.peer.outgoing.values():
+            if isinstance(pending, PendingReply):
+                return pending.request.method
+        return ""
+
     def fail_pending(self, error: ConcertinoError) -> None:
         """Let all pending requests raise an error in their callers."""
         for pending in list(self.peer.outgoing.values()):

@@ -82,6 +82,15 @@ class ConnectionFacts:
         return self._connection.failure
 
     @property
+    def pending_method(self) -> str:
+        """Return the method of the oldest request without a response, such as "initialize".
+
+        Returns "" if there is none. Also works while open() runs, and after a failed open().
+        """
+        started = self._connection.started
+        return "" if started is None else started.channel.pending_method
+
+    @property
     def pid(self) -> int | None:
         """Return the id of the server's process; None if this client has started no process."""
         started = self._connection.started
