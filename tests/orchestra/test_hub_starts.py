@@ -126,6 +126,45 @@ async def answer(request, peer):
         await hub.stop()
 
 
+@pytest.mark.parametrize("reason", ["http://x/mcp has not answered initialize", ""])
+@on_a_loop
+async def test_a_plugin_that_does_not_boot_says_what_it_waits_for_and_dependents_do_so_too(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    monkeypatch.setattr(plugin_run, "SLOW_BOOT_S", 0.05)
+    late = f"""
+easy, may_boot = answer, asyncio.Event()
+tools.append("late")
+async def answer(request, peer):
+    if request.HasField("boot"):
+        await may_boot.wait()
+    if request.HasField("health"):
+        may_boot.set()
+        health = HealthResult(status=HealthResult.DEGRADED, message={reason!r})
+        return PluginResponse(health=health)
+    return await easy(request, peer)
+"""
+    path = write_plugins_file(
+        folder, raw(folder, "late", late), raw(folder, "dependent", depends_on=["late"])
+    )
+    hub = Hub(read_plugins(path), is_private=True)
+    reported: list[str] = []
+    plugin, dependent = hub.plugins["late"], hub.plugins["dependent"]
+    monkeypatch.setattr(
+        dependent, "_on_failed_dependency", lambda id: reported.append(hub.plugins[id].reason)
+    )
+    try:
+        await hub.launch()
+        await until(hub, "late", "running")
+        await until(hub, "dependent", "running")
+        assert reported == [reason or "it has not booted within 0.05 s"]
+        assert (await call_tool(hub, "late")).tool_call.success
+        assert plugin.reason == ""
+        assert plugin.restarts == 0
+    finally:
+        await hub.stop()
+
+
 @on_a_loop
 async def test_only_the_first_list_waits_for_one_that_is_still_busy_after_the_limit(
     folder: Path, monkeypatch: pytest.MonkeyPatch

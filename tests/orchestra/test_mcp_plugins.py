@@ -20,6 +20,7 @@ import pytest
 from http_service import serving
 from loops import on_a_loop
 from orchestra.hubs import (
+    GREETER,
     SOMEBODY,
     SOURCES,
     call_tool,
@@ -32,7 +33,7 @@ from orchestra.hubs import (
 from process_waits import wait_for_end
 
 from concertino import Client, RpcError, ToolError
-from concertino.orchestra import mcp_updates
+from concertino.orchestra import mcp_updates, start_waits
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.embedded_hub import EmbeddedHub
 from concertino.orchestra.hub import Hub
@@ -40,6 +41,8 @@ from concertino.orchestra.mcp_plugin import McpPlugin
 from concertino.orchestra.mcp_updates import McpUpdates
 from concertino.orchestra.plugin_events import EventHandlers, publish_request
 from concertino.orchestra.plugin_pb2 import (
+    BootRequest,
+    HealthRequest,
     ListPromptsRequest,
     PluginRequest,
     PluginResponse,
@@ -401,6 +404,76 @@ async def test_a_server_at_a_url_is_a_plugin_with_guards_prompts_and_updates(
             assert {updates.get_nowait() for _ in range(updates.qsize())} == {"weather://rome"}
             [content] = (await client.read_resource("weather://rome")).contents
             assert content.text == "rain"
+
+
+@pytest.mark.slow
+@on_a_loop
+async def test_a_server_at_a_url_that_hangs_is_named_after_seconds_and_comes_in_later(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "weather.py").write_text(WEATHER)
+    with serving(folder / "weather.py") as service:
+        # It accepts connections, but answers nothing.
+        service.process.send_signal(signal.SIGSTOP)
+        entry = {"id": "tools.weather", "protocol": "mcp", "url": service.url, "enabled": True}
+        path = write_plugins_file(folder, entry, sdk(folder, "tools.greeter", GREETER))
+        hub = Hub(read_plugins(path), is_private=True)
+        try:
+            await hub.launch()
+            # The other plugins do not wait.
+            result = result_of(await call_tool(hub, "greet", name="Ada"))
+            assert result == {"text": "Hello, Ada!"}
+
+            plugin = hub.plugins["tools.weather"]
+            while "still starting" not in plugin.reason:
+                await asyncio.sleep(0.1)
+            assert plugin.state == "starting"
+            assert plugin.reason == (
+                "tools.weather is still starting after 10 s; "
+                f"{service.url} has not answered initialize; try again later"
+            )
+            # Calls do not wait any more.
+            async with asyncio.timeout(start_waits.START_S / 2):
+                missing = (await call_tool(hub, "report")).tool_call.error_message
+            assert plugin.reason in missing
+            assert any(plugin.reason in record.getMessage() for record in caplog.records)
+
+            service.process.send_signal(signal.SIGCONT)
+            await until(hub, "tools.weather", "running")
+            assert "wait" in hub.routes.tools
+            # It is the process that had to wait.
+            assert plugin.restarts == 0
+        finally:
+            await hub.stop()
+
+
+@on_a_loop
+async def test_a_list_that_a_server_never_answers_is_named_while_the_plugin_boots() -> None:
+    code = """
+import json
+while True:
+    request = json.loads(input())
+    info = {"supportedVersions": ["2026-07-28"], "capabilities": {"prompts": {}}}
+    if request["method"] == "server/discover":
+        result = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", **info}
+        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
+"""
+    server = {"command": sys.executable, "args": ["-c", code]}
+    config = {"server": json.dumps({"mcpServers": {"tools.mute": server}})}
+    plugin = McpPlugin("tools.mute")
+    peer = SOMEBODY
+    boot = PluginRequest(boot=BootRequest(config=config))
+    booting = asyncio.ensure_future(plugin.answer(boot, peer))
+    try:
+        message = ""
+        while "prompts/list" not in message:
+            response = await plugin.answer(PluginRequest(health=HealthRequest()), peer)
+            message = cast(PluginResponse, response).health.message
+            await asyncio.sleep(0.01)
+        assert message == "tools.mute has not answered prompts/list"
+    finally:
+        booting.cancel()
+        await plugin.close()
 
 
 class MemoSession:

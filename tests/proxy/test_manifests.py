@@ -261,6 +261,19 @@ async def test_an_unknown_server_is_waited_for_until_the_limit(
 
 
 @on_a_loop
+async def test_of_a_silent_server_the_refusal_names_the_unanswered_request() -> None:
+    proxy = Proxy([sys.executable, "-c", "input()\ninput()"], name="mute", opening_s=0.5)
+    async with Host(proxy) as host:
+        ours, theirs = memory_pair()
+        host.attach(theirs)
+        caller = Caller(ours, LEGACY, {})
+        assert (await caller.initialize())["error"]["message"] == (
+            "Internal error: mute is still starting after 0.5 s; it has not answered initialize; "
+            "try again later"
+        )
+
+
+@on_a_loop
 async def test_a_damaged_file_is_replaced_by_what_the_server_says(tmp_path: Path) -> None:
     slow = Slow(tmp_path)
     await slow.learn()

@@ -41,7 +41,8 @@ class FirstStart:
         that another plugin can answer do not wait for it. It stays True when the plugin is ready.
     is_settled: set when requests should no longer wait for the plugin, because the start is over,
         because the plugin sleeps (idleness.py), or because a request has waited as long as it may.
-    is_over: set when the start has succeeded or failed, or when a dependency has failed to start.
+    is_over: set when the start has succeeded or failed, when the plugin has not booted for seconds
+        (plugin_run.py), or when a dependency has failed to start.
     has_run: set when the plugin has run at least once.
     """
 
@@ -97,6 +98,6 @@ class FirstStart:
         self._on_change()
 
     def end(self) -> None:
-        """Record that the start has succeeded or failed."""
+        """Record that the start has succeeded or failed, or that nobody should wait for it."""
         self.is_over.set()
         self.settle()

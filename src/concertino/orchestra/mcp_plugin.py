@@ -29,9 +29,11 @@ from concertino.orchestra.mcp_updates import McpUpdates
 from concertino.orchestra.plugin_events import EventHandlers
 from concertino.orchestra.plugin_hooks import LifecycleHooks
 from concertino.orchestra.plugin_messages import (
+    HealthResult,
     ListToolsRequest,
     PluginManifest,
     PluginRequest,
+    PluginResponse,
     ToolRequest,
 )
 from concertino.orchestra.plugin_requests import PluginRequests
@@ -96,6 +98,8 @@ class McpPlugin:
         )
         # The task that registers again after a change; None before the first change.
         self._registering: asyncio.Task[None] | None = None
+        # Whether the server is being started.
+        self._is_booting = False
         # Whether a list has changed since the last registration began.
         self._has_changed = False
 
@@ -109,6 +113,13 @@ class McpPlugin:
                 "expected an MCP server in the configuration; a hub sends it, for an entry with "
                 "`protocol: mcp` in plugins.yaml"
             )
+        self._is_booting = True
+        try:
+            await self._start_server(config)
+        finally:
+            self._is_booting = False
+
+    async def _start_server(self, config: Mapping[str, str]) -> None:
         file = parse_server_file(config[SERVER].encode(), config.get(FILE, ""))
         [entry] = file.servers
         try:
@@ -121,6 +132,11 @@ class McpPlugin:
             raise ConcertinoError(str(exc).partition(f"{entry.name}.")[2]) from None
         await self._sessions.open(FileServer(self.name, launch, entry.options))
         await self._learn_prompts()
+
+    async def _explain_boot(self) -> PluginResponse:
+        """Answer a health request during the boot: say what the boot waits for."""
+        health = HealthResult(status=HealthResult.DEGRADED, message=self._sessions.describe_delay())
+        return PluginResponse(health=health)
 
     async def _find_model(self) -> Sample | None:
         """Return a function that answers the server's sampling requests with a model.
@@ -185,6 +201,8 @@ class McpPlugin:
     def answer(self, request: PluginRequest, peer: RemotePeer) -> Awaitable[Responses]:
         """Answer one request of the hub. peer: the hub; it is not used."""
         kind = request.WhichOneof("request") or ""
+        if kind == "health" and self._is_booting:
+            return self._explain_boot()
         if kind.startswith("storage_"):
             return answer_from_server(request, self._sessions)
         handler = self._requests.handlers.get(kind)

@@ -25,6 +25,7 @@ from concertino.errors import (
     INTERNAL_ERROR,
     METHOD_NOT_FOUND,
     ConcertinoError,
+    Incompatible,
     NotSupported,
     RpcError,
 )
@@ -105,6 +106,8 @@ class McpSessions:
         # Held while a session is opened, so that two calls of a caller do not open two.
         self._lock = asyncio.Lock()
         self._main: Client | None = None
+        # Why the server has not started yet, if that takes long.
+        self._delay = ""
         self._handlers: Mapping[str, Handler] = {
             "tools/list": _list_tools,
             "tools/call": _call_tool,
@@ -130,7 +133,7 @@ class McpSessions:
         host = self._host = Host(server, Limits(opening_s=OPEN_S))
         await host.__aenter__()
         try:
-            self._main = await self._connect(host, changed=self._on_change, updated=self._on_update)
+            self._main = await self._connect_main(host)
         except BaseException as exc:
             await self.close()
             # The error of the client is general. If the server has failed to start, raise the error
@@ -139,6 +142,27 @@ class McpSessions:
             if isinstance(exc, ConcertinoError) and isinstance(failure, ConcertinoError):
                 raise failure from None
             raise
+
+    async def _connect_main(self, host: Host) -> Client:
+        """Open the session `main`, whose functions get the changes of the server."""
+        while True:
+            has_started = host.started.done()
+            try:
+                return await self._connect(host, changed=self._on_change, updated=self._on_update)
+            except Incompatible as exc:
+                # A Proxy refuses sessions when the start has taken seconds (hold_opening()), but
+                # goes on starting the server.
+                if has_started or not isinstance(exc.__cause__, RpcError):
+                    raise
+                self._delay = exc.__cause__.message.removeprefix("Internal error: ")
+                await asyncio.wait((host.started,))
+
+    def describe_delay(self) -> str:
+        """Return why the server does not answer yet, while it starts; "" if it is not known."""
+        if self._main is None:
+            return self._delay
+        method = self._main.pending_method
+        return f"{self._name} has not answered {method}" if method else ""
 
     async def _connect(self, host: Host, **options: Any) -> Client:
         """Open a session with the server. options: keyword arguments for the Client."""

@@ -383,7 +383,7 @@ class PluginProcess:
         self._on_change()
         try:
             # No other plugin waits for this start, so nobody need know how it advances.
-            tools, prompts = await new.start(environment, _do_nothing, _do_nothing)
+            tools, prompts = await new.start(environment, _do_nothing, _do_nothing, _do_nothing)
             self._run = new
         except (ConcertinoError, OSError, ValueError) as exc:
             self.record.failed_change = await new.exit_reason() or errno_message(exc)
@@ -528,7 +528,7 @@ class PluginProcess:
         try:
             # If the plugin sleeps before it is ready, settle() lets requests no longer wait for it.
             tools, prompts = await self._run.start(
-                environment, self.first_start.settle, self.first_start.on_work
+                environment, self.first_start.settle, self.first_start.on_work, self._on_slow_boot
             )
         except (ConcertinoError, OSError, ValueError) as exc:
             self._set_state("backing-off", await self._run.exit_reason() or errno_message(exc))
@@ -553,6 +553,15 @@ class PluginProcess:
             ", ".join(sorted(features.storage)) or "none",
         )
         return True
+
+    def _on_slow_boot(self, reason: str) -> None:
+        """Report what the plugin waits for. The start goes on, but nobody waits for it any more.
+
+        reason: a text for users.
+        """
+        self._settings.log.warning("it does not run yet: %s", reason)
+        self._set_state("starting", reason)
+        self.first_start.end()
 
     async def _until_end(self) -> None:
         """Wait until the run is over, and set the state and the reason."""

@@ -20,6 +20,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -53,6 +54,7 @@ from concertino.orchestra.rpc_interface import (
     RpcConnection,
 )
 from concertino.proxy.file_server import START_S
+from concertino.proxy.proxy import OPENING_S
 from concertino.transports.process import INHERITED, ChildProcess, ShutdownTimeouts, spawn
 
 __all__ = ["HubEnvironment", "LaunchSettings", "PluginRun"]
@@ -60,6 +62,9 @@ __all__ = ["HubEnvironment", "LaunchSettings", "PluginRun"]
 # All times in seconds.
 # Time limit for READY, as in the Go implementation.
 READY_S = 10.0
+# After this time, the hub reports what a plugin that boots waits for. It is a little longer than
+# the time after which the Proxy of an MCP server knows that.
+SLOW_BOOT_S = OPENING_S + 1.0
 # Time limit for register, and for each list.
 STEP_S = 10.0
 # Time limit for the boot of an MCP server: the time limit of the server's start, and some time to
@@ -170,6 +175,7 @@ class PluginRun:
         environment: HubEnvironment,
         on_idle: Callable[[], None],
         on_work: Callable[[float], None],
+        on_slow_boot: Callable[[str], None],
     ) -> tuple[list[ToolDefinition], list[PromptDefinition]]:
         """Start the process, connect, register and boot. Returns the plugin's tools and prompts.
 
@@ -178,6 +184,8 @@ class PluginRun:
             it waits for something that will not happen. It may be called twice.
         on_work: called again and again before READY, with the processor time that the plugin has
             used so far, in seconds.
+        on_slow_boot: called once if the plugin has not booted SLOW_BOOT_S seconds after READY, with
+            a text for users that says what it waits for.
         Raises ConcertinoError, OSError or ValueError if the plugin does not start. Call close()
         even then.
         """
@@ -186,7 +194,9 @@ class PluginRun:
         assert exited is not None
         # Three things may happen: the plugin has booted, its process ends, or it sleeps for a
         # while. If it sleeps, call on_idle(), and go on waiting for the other two.
-        introduction = asyncio.get_running_loop().create_task(self._introduce(environment))
+        introduction = asyncio.get_running_loop().create_task(
+            self._introduce(environment, on_slow_boot)
+        )
         idle = self._watch_idleness(BOOT_IDLE_S)
         try:
             await asyncio.wait((introduction, exited, idle), return_when=asyncio.FIRST_COMPLETED)
@@ -302,9 +312,12 @@ class PluginRun:
         return address, output
 
     async def _introduce(
-        self, environment: HubEnvironment
+        self, environment: HubEnvironment, on_slow_boot: Callable[[str], None]
     ) -> tuple[list[ToolDefinition], list[PromptDefinition]]:
-        """Connect to the plugin, and send register and boot. Returns its tools and prompts."""
+        """Connect to the plugin, and send register and boot. Returns its tools and prompts.
+
+        on_slow_boot: see start().
+        """
         id = self._settings.entry.id
         # _wait_ready() has checked that a plugin with a socket listens at its assigned address.
         if self.address.startswith("unix:"):
@@ -326,12 +339,25 @@ class PluginRun:
         entry = self._settings.entry
         limit_s = MCP_BOOT_S if entry.is_mcp else TIMEOUT_S
         request = PluginRequest(boot=BootRequest(config=dict(entry.config)))
-        response = await link.request(request, limit_s)
+        watch = asyncio.get_running_loop().create_task(self._watch_boot(link, on_slow_boot))
+        try:
+            response = await link.request(request, limit_s)
+        finally:
+            watch.cancel()
         if not response.boot.ready:
             reason = response.boot.error or _error_text(response)
             raise HandshakeFailure(f"it could not boot: {reason}")
 
         return await self.fetch_lists(link)
+
+    async def _watch_boot(self, link: RpcConnection, on_slow: Callable[[str], None]) -> None:
+        """Wait SLOW_BOOT_S seconds. Then ask the plugin what it waits for, and call on_slow."""
+        await asyncio.sleep(SLOW_BOOT_S)
+        reason = ""
+        with suppress(ConcertinoError):
+            response = await link.request(PluginRequest(health=HealthRequest()), STEP_S)
+            reason = response.health.message
+        on_slow(reason or f"it has not booted within {SLOW_BOOT_S:g} s")
 
     async def fetch_lists(
         self, link: RpcConnection

@@ -39,6 +39,7 @@ from concertino.backend.methods import LIST_METHODS
 from concertino.client.client import Client, Timeouts
 from concertino.client.client_connection import FOREVER
 from concertino.client.negotiation import Era
+from concertino.client.server_parameters import HttpParameters
 from concertino.client.server_stderr import Sink
 from concertino.client.supervision import Restart
 from concertino.client.targets import Target, parse_target
@@ -199,6 +200,7 @@ class Proxy:
         make_client(era=era)
         settings = UpstreamSettings(
             self.name,
+            location.name if isinstance(target, (HttpParameters, str)) and name else "it",
             make_client,
             heartbeat_s,
             ParkedCalls() if parked is None else parked,
@@ -461,11 +463,20 @@ class Proxy:
             self._learn_lists(upstream, b"")
 
     def _describe_start(self, waited_s: float) -> str:
-        """Return a message for people: that the server is starting, and its last line on stderr."""
-        opening = next(iter(self._pool.openings.values()), None)
-        line = "" if opening is None else opening.upstream.client.stderr_tail.rpartition("\n")[2]
+        """Return a message for people: that the server is starting, and how far it has come.
+
+        This is the last line on its stderr, or the request that it has not answered.
+        """
         text = f"{self.name} is still starting after {round(waited_s, 1):g} s"
-        return f"{text}; it wrote last: {shorten(line, MAX_LINE)}" if line else text
+        opening = next(iter(self._pool.openings.values()), None)
+        if opening is None:
+            return text
+        client = opening.upstream.client
+        if line := client.stderr_tail.rpartition("\n")[2]:
+            return f"{text}; it wrote last: {shorten(line, MAX_LINE)}"
+        method = client.pending_method
+        place = self._maker.settings.place
+        return f"{text}; {place} has not answered {method}" if method else text
 
     def _describe_refusal(self) -> str:
         """Return the error for a client whose first request has waited too long for the start."""

@@ -75,6 +75,8 @@ class UpstreamSettings(Struct, frozen=True):
 
     An upstream is a connection of the proxy to its server.
     name: the name of the server, for logs and errors.
+    place: the server's address, for messages that begin with its name; "it" if it has no address,
+        or if the name is the address.
     make_client: makes a Client of the server, which is not open yet.
     heartbeat_s: if the server sends nothing about a call for this time, in seconds, the proxy
         itself sends progress to the client. None for never.
@@ -84,6 +86,7 @@ class UpstreamSettings(Struct, frozen=True):
     """
 
     name: str
+    place: str
     make_client: ClientMaker
     heartbeat_s: float | None
     parked: ParkedCalls
