@@ -73,8 +73,10 @@ def serve_connections(
 class _SilentClient(NamedTuple):
     """A client that has sent nothing so far.
 
+    sock: the socket of the client.
     facts: the facts of the connection: `uid` (Unix socket) or `address` (TCP).
-    places: counts the clients of the listener.
+    listener: the listener that has accepted the client.
+    places: the counter of the listener's clients.
     identity: the user or address of the client, as client_identity() returns it; "" for the user of
         this process, who is no stranger.
     name: for the log, such as "client 7".
@@ -124,8 +126,14 @@ class Acceptor:
         # A child process that a handler forks must not hold the clients' sockets open. Functions
         # passed to register_at_fork() stay registered for ever, and a strong reference would keep
         # this object in memory for as long.
-        disown = WeakMethod(self._disown_all)
-        os.register_at_fork(after_in_child=lambda: (method := disown()) and method())
+        disown_all = WeakMethod(self._disown_all)
+
+        def disown_in_child() -> None:
+            disown = disown_all()
+            if disown is not None:
+                disown()
+
+        os.register_at_fork(after_in_child=disown_in_child)
         self._listen()
 
     def __enter__(self) -> Acceptor:
@@ -147,8 +155,8 @@ class Acceptor:
     def close(self) -> None:
         """Accept no more clients, and close the listeners with their socket files.
 
-        Clients that have sent nothing so far are disconnected. The others stay connected until the
-        Host is closed.
+        Clients that have sent nothing so far are disconnected. All other clients stay connected
+        until the Host is closed.
         """
         if self._closed:
             return
@@ -223,7 +231,9 @@ class Acceptor:
             return
 
         name = f"client {self._count}"
-        client = _SilentClient(sock, facts, listener, places, identity, name)
+        client = _SilentClient(
+            sock=sock, facts=facts, listener=listener, places=places, identity=identity, name=name
+        )
         descriptor = sock.fileno()
         places.take(identity)
         self._silent[descriptor] = client

@@ -7,10 +7,10 @@ CallRunner sends a plain result itself, and calls one of these functions in all 
 - answer_unsent: Session.respond() has raised an exception instead of sending the result.
 - answer_call: the hooks have made the result, for example because the time limit has passed.
 
-Each function sends one response, unless the request is no longer open. One case is different: if a
-call before MCP 2026-07-28 asks its client something, the backend is called again with the answers
-(_retry_with_answers), and the response follows later. For a call that has become a task, CallRunner
-calls release_task() first.
+Each function sends one response, unless the request is no longer open. There is one exception: in
+revisions before MCP 2026-07-28, a backend that returns an InputRequired is called again with the
+client's answers (_retry_with_answers), and the response follows later. For a call that has become a
+task, CallRunner calls release_task() first.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Raw, Struct
@@ -75,9 +76,8 @@ def end_call(
         # The handler has asked the client something that has no answer so far. It may have caught
         # the exception Suspended and returned or raised something else, which must not be sent.
         request.hooks = None
-        return _reply_input_required(
-            connection, request, connection.session.reply_suspended, request
-        )
+        reply = partial(connection.session.reply_suspended, request)
+        return _reply_input_required(connection, request, reply)
 
     if error is not None or hooks is None:
         return answer_call(connection, request, result, error)
@@ -192,17 +192,16 @@ def _fail(connection: AnsweringConnection, request: SessionRequest, error: RpcEr
 def _reply_input_required(
     connection: AnsweringConnection,
     request: SessionRequest,
-    reply: Callable[..., None],
-    *arguments: object,
+    reply: Callable[[], None],
 ) -> None:
-    """Answer a call with `input_required`, by calling `reply(*arguments)`.
+    """Answer a call with `input_required`; if that is not possible, with an error.
 
-    reply: the session's method that sends this response.
+    reply: sends the response `input_required`.
     """
     if request.dialogue is not None:
         request.dialogue.suspended = False
     try:
-        return reply(*arguments)
+        return reply()
     except RpcError as exc:
         return _answer_error(connection, request, exc)
     except Exception as exc:
@@ -217,14 +216,13 @@ def _on_input_required(
 ) -> None:
     """Send the client requests in an InputRequired that a backend has returned.
 
-    Since MCP 2026-07-28, the response to the call contains them, and the client repeats the call
-    with its answers. Before, each is sent as a JSON-RPC request, and then the backend is called
-    again with the answers.
+    Since MCP 2026-07-28, the response to the call contains the client requests, and the client
+    repeats the call with its answers. In older revisions, each client request is sent as a JSON-RPC
+    request. When the client has answered, this function calls the backend again.
     """
     if request.profile.encoder.revision.modern:
-        return _reply_input_required(
-            connection, request, connection.session.reply_input_required, request, wanted
-        )
+        reply = partial(connection.session.reply_input_required, request, wanted)
+        return _reply_input_required(connection, request, reply)
     return connection.run(_retry_with_answers(connection, request, wanted), request)
 
 

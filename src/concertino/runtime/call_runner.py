@@ -157,8 +157,8 @@ class CallRunner:
     ) -> Callable[[SessionRequest], None]:
         """Return the function that starts calls of a backend that answers them from a callback.
 
-        begin: sends the request of a call onwards and returns a function that cancels it; when the
-            response arrives, the backend calls end_call(). Returns None if it has done nothing.
+        begin: forwards a call and returns a function that cancels the call; when the response
+            arrives, the backend calls end_call(). Returns None if it does not take the call.
         start_task: starts the calls that `begin` does not take.
         """
         connection = self._connection
@@ -283,37 +283,39 @@ class CallRunner:
         return call_answers.finish_call(self._connection, request, result)
 
     def _postpones_or_drops(self, request: SessionRequest, result: Struct | Raw) -> bool:
-        """Send a large result in a later loop iteration, if much was sent in this iteration.
+        """Arrange that a large result is sent in a later loop iteration, or drop the result.
 
-        A result for which there is no memory is dropped before it is encoded, and the call fails.
-        Returns False if the caller must send the result now.
+        Returns False if the caller must send the result now: it is small, or not much was sent in
+        this iteration. A result for which there is no memory is dropped before it is encoded, and
+        the call fails.
         """
         turns = result_turns_of(self._connection.loop)
-        size, least_bytes = request.expected_bytes, least_size(result)
+        expected_bytes, least_bytes = request.expected_bytes, least_size(result)
         # Guards may replace a result that is too large.
         if request.hooks is None and self._session.refuse_large(request, result, least_bytes):
             self._connection.schedule_flush()
             return True
-        if size >= LARGE_BYTES:
-            if turns.may_send(size):
+        if expected_bytes >= LARGE_BYTES:
+            if turns.may_send(expected_bytes):
                 return False
-            turns.send_later(size, partial(self._on_call_done, request, result, None))
+            turns.send_later(expected_bytes, partial(self._on_call_done, request, result, None))
             return True
 
         # A small result was expected, so no memory is reserved for a large one.
-        size, unread = least_bytes, self._unread
-        if size < LARGE_BYTES:
+        if least_bytes < LARGE_BYTES:
             return False
-        if not unread.may_postpone(size):
-            self._on_call_done(request, NO_RESULT, RpcError(INTERNAL_ERROR, unread.drop(size)))
+        unread = self._unread
+        if not unread.may_postpone(least_bytes):
+            error = RpcError(INTERNAL_ERROR, unread.drop(least_bytes))
+            self._on_call_done(request, NO_RESULT, error)
             return True
-        unread.postpone(request, size)
+        unread.postpone(request, least_bytes)
 
         def send() -> None:
-            unread.end_postponed(size)
+            unread.end_postponed(least_bytes)
             self._on_call_done(request, result, None)
 
-        turns.send_later(size, send)
+        turns.send_later(least_bytes, send)
         return True
 
 

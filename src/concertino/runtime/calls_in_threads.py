@@ -1,8 +1,8 @@
-"""kinds_in_threads(): finds out of which kinds the calls are that run in threads.
+"""kinds_in_threads(): returns the kinds of the calls that run in threads.
 
 The kind of a call is its method and the name of its tool or prompt (jsonrpc/incoming_requests.py).
-OutputFlow uses this function to limit the memory for results of slow `def` handlers. It reads the
-thread pools only then, so calls need not record anything.
+OutputFlow uses this function to limit the memory for results of slow `def` handlers. The function
+looks into the thread pools, so calls need not record anything.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["kinds_in_threads"]
 
 
 def kinds_in_threads(loop: asyncio.AbstractEventLoop) -> set[Kind]:
-    """Return the kinds of those calls of an event loop that run in a thread now.
+    """Return the kinds of the calls of an event loop that run in threads now.
 
     The kind of a call is its method and the name of its tool or prompt.
     """

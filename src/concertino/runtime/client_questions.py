@@ -95,13 +95,14 @@ _decode_roots = Decoder(ListRootsResult).decode
 def process_seal() -> Seal:
     """Return the Seal (protocol/seal.py) that signs each `requestState` that this process sends.
 
-    The key is derived from CONCERTINO_STATE_KEY; if that variable is not set, it is random. A
-    client must not send the same `requestState` twice. Processes with the same key therefore share
-    a record of those that were used, which CONCERTINO_STATE_RECORD names.
+    The key is derived from CONCERTINO_STATE_KEY; if that variable is not set, the key is random. To
+    accept each `requestState` only once, processes with the same key share a record of the used
+    ones. CONCERTINO_STATE_RECORD is the path or address of this record.
     Raises RpcError if the secret in CONCERTINO_STATE_KEY is too short, or if the record cannot be
-    used. Neither is checked at the start of the server, so that only calls that ask their client
-    fail.
+    used.
     """
+    # The two variables are not checked at the start of the server, so that only calls that ask
+    # their client fail.
     place = os.environ.get(STATE_RECORD)
     try:
         keys = derive_keys("requestState")
@@ -170,16 +171,16 @@ async def send_questions(
     """Send the questions (client requests) with these keys to the client, and wait for all answers.
 
     Only for revisions before MCP 2026-07-28. The answers are stored in `dialogue`.
-    If another task of the handler waits for the answer to one of the questions already, this
-    function sends nothing and returns when that task has its answers. So the caller must look in
-    `dialogue` again, and call this function again for what is still missing.
+    If another task of the handler already waits for the answer to one of the questions, this
+    function sends nothing, and returns when that task has its answers. Therefore the caller must
+    look in `dialogue` again, and call this function again for the answers that are still missing.
 
     dialogue: contains the questions in `unanswered`, where dialogue.ask() has put them.
     about: the id of the call whose handler asks.
 
     Raises RpcError when the client responds with an error, InvalidClientResponse for a malformed
-    answer, TimedOut after ten minutes, and Disconnected. When it raises, and when the call is
-    cancelled, notifications/cancelled is sent for the questions without an answer.
+    answer, TimedOut after ten minutes, and Disconnected. After an exception or a cancellation,
+    notifications/cancelled is sent for the questions without an answer.
     """
     # waits.sent: key of a question that was sent -> a future that is done when it needs no answer
     # any more.
@@ -251,7 +252,7 @@ async def once(
 
     Since MCP 2026-07-28, a handler that asks its client runs again from its start when the answers
     come. A saved value is then not computed again.
-    dialogue: keeps the saved values of the call, as well as its questions and answers.
+    dialogue: the Dialogue of the call, which keeps the saved values.
     make: returns the value, or an awaitable of the value. The value must have a JSON form.
     kind: the type of the returned value. The value is saved as JSON and decoded as this type, even
         the first time.
@@ -393,12 +394,14 @@ def _check_tool_results(messages: Sequence[SamplingMessage]) -> None:
             message.content if isinstance(message.content, list) else [message.content]
         )
         results = [block.tool_use_id for block in blocks if isinstance(block, ToolResultContent)]
-        if (results or wanted) and (
-            message.role != "user"
-            or len(results) < len(blocks)
-            or len(results) != len(wanted)
-            or set(results) != wanted
-        ):
+        # Such a message has one result for each tool use, and nothing else.
+        is_valid = (
+            message.role == "user"
+            and len(results) == len(blocks)
+            and len(results) == len(wanted)
+            and set(results) == wanted
+        )
+        if (results or wanted) and not is_valid:
             raise ValueError(
                 "sample: a message that uses tools must be followed by one of their results, "
                 "and only those"
@@ -418,8 +421,9 @@ async def roots(context: Context, key: str) -> list[Root]:
     """
     answers = await context.ask({key: ListRoots()})
     items = _decode_roots(answers[key]).roots
-    if foreign := next((root.uri for root in items if not root.uri.startswith("file://")), None):
-        raise InvalidClientResponse(
-            f"{key}: expected URIs that begin with file://, got {foreign[:SHOWN_CHARS]!r}"
-        )
+    for root in items:
+        if not root.uri.startswith("file://"):
+            raise InvalidClientResponse(
+                f"{key}: expected URIs that begin with file://, got {root.uri[:SHOWN_CHARS]!r}"
+            )
     return items

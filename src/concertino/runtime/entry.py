@@ -61,10 +61,9 @@ _is_program = False
 
 
 def begin_program() -> None:
-    """Record that this process only runs a server, until it ends.
+    """Record that this process only runs a server, so that its settings may be changed.
 
-    Settings of the whole process may be changed then. From now on, one file descriptor is kept in
-    reserve for imports (spare_descriptor.py).
+    From now on, one file descriptor is kept in reserve for imports (spare_descriptor.py).
     """
     global _is_program
     _is_program = True
@@ -134,13 +133,10 @@ def _describe_import() -> str | None:
         frame = frame.f_back
     caller = frame
 
-    # Find the frame that executes the top level of a module other than the main program. If the
-    # import system has called it, another module is importing that module.
-    while frame is not None and not (
-        frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") != "__main__"
-    ):
+    # If the import system has called the top level of a module, another module is importing it.
+    while frame is not None and not _is_module_level(frame):
         frame = frame.f_back
-    importer = frame and frame.f_back
+    importer = None if frame is None else frame.f_back
     if caller is None or importer is None or not _is_import_system(importer):
         return None
     while importer is not None and _is_import_system(importer):
@@ -157,6 +153,11 @@ def _file_name(frame: FrameType) -> str:
     return frame.f_code.co_filename.rpartition("/")[2]
 
 
+def _is_module_level(frame: FrameType) -> bool:
+    """Return whether a frame executes the top level of a module that is not the main program."""
+    return frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") != "__main__"
+
+
 def _is_import_system(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith("<frozen importlib")
 
@@ -164,10 +165,10 @@ def _is_import_system(frame: FrameType) -> bool:
 def _extend_excepthook() -> None:
     """Make sys.excepthook report an exception that ends the script to the script's MCP client.
 
-    The client gets it as the response to its request, and then the process ends with exit code 1,
-    without waiting for threads. The traceback is still written to stderr, without the frames of
+    The client gets the exception as the response to its request. Then the process ends with exit
+    code 1, without waiting for threads. The traceback is written to stderr, without the frames of
     this package and without secrets. If another hook was installed before, that hook is called
-    instead of writing the traceback.
+    instead.
     """
     write_exception = sys.excepthook
 

@@ -64,11 +64,11 @@ class RedactingCaller(CallerWrapper):
 class TimedCall:
     """The time limit of one call: a timer that answers and cancels the call when it fires.
 
-    It is made only when a handler has to wait. Most handlers return before their first wait.
+    CallRunner makes it when a handler has to wait. Most handlers return before their first wait.
 
     request: the request of the call.
-    hooks: the functions that the guards have given to the runtime (CallHooks). Its time_out()
-        returns or raises the response for a call that was not finished in time.
+    hooks: the functions that the guards have given to the runtime (CallHooks). hooks.time_out()
+        returns or raises the response for a call that has not ended in time.
     timeout_s: how many seconds the call may take, from now.
     task: the call's task.
     answer: called as answer(request, result, error) to send the response.
@@ -98,10 +98,10 @@ class TimedCall:
     def on_work_done(self) -> None:
         """Stop the timer. Called when the task of the call has ended.
 
-        If the timer had fired, the guards still counted the call as running. They are told now, by
-        hooks.on_late_end(), that it has ended.
+        If the timer has fired, this calls hooks.on_late_end().
         """
         self._timer.cancel()
+        # The guards count the call as running until its task has ended, even after its time limit.
         if self._has_expired:
             self._hooks.on_late_end(self._task)
 

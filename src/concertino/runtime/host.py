@@ -45,14 +45,13 @@ def unwrapped(connection: Connection, name: str) -> Connection:
 
 @hint_keywords
 async def serve(backend: Backend, connection: Connection, limits: Limits | None = None) -> None:
-    """Serve a backend on one connection, until the client has disconnected and all is released.
+    """Serve a backend on one connection, until the client has disconnected.
 
     Calls that still run when the input ends may take limits.drain_s more seconds. For several
     connections use Host.
     limits: the limits of the connection; None for Limits().
-    If the backend's start() raises an exception, the client gets this error as the response to its
-    first request, and then serve() raises the exception. If the client sends no request within 2 s,
-    the exception is raised without a response.
+    Raises the exception of the backend's start(). Before, the client gets this exception as the
+    response to its first request, unless it sends no request within 2 s.
     """
     async with Host(backend, limits) as host:
         server_connection = host.attach(connection)
@@ -139,10 +138,9 @@ class Host:
         self.drain()
         await self.closed()
 
-        ending = [
-            self.started,
-            *([] if self._subscriptions.task is None else [self._subscriptions.task]),
-        ]
+        ending = [self.started]
+        if self._subscriptions.task is not None:
+            ending.append(self._subscriptions.task)
         for task in ending:
             task.cancel()
         await asyncio.wait(ending, timeout=CLEANUP_S)
@@ -168,8 +166,8 @@ class Host:
 
         connection: a Connection that is not open yet.
         limits: the limits of this connection; None for the limits of this Host.
-        Returns its ServerConnection. The attribute `closed` of that is a future, which is done when
-        the connection has ended.
+        Returns a ServerConnection. Its attribute `closed` is a future that is done when the
+        connection has ended.
         """
         server_connection = ServerConnection(
             self.backend,
@@ -242,8 +240,9 @@ class Host:
     def report_change(self, what: str) -> None:
         """Notify every client that a list has changed. May be called from any thread.
 
-        what: the list: "tools", "prompts" or "resources"; or "features" if the backend's features()
-            have changed. Of that clients are not notified, but later requests see the new features.
+        what: the list: "tools", "prompts" or "resources". For "features", which means that the
+            result of the backend's features() has changed, clients are not notified, but later
+            requests see the new features.
         """
         if get_ident() != self._thread:
             self._loop.call_soon_threadsafe(self.report_change, what)

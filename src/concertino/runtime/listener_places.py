@@ -37,9 +37,8 @@ def places_per_listener(max_connections: int, listeners: int) -> int:
 def client_identity(facts: Mapping[str, object]) -> str:
     """Return the identity of a client: "uid 1000", "192.0.2.1" or "2001:db8::/64".
 
-    Returns "" for a client that runs as the user of this process: no limit for a single client
-    applies to it. Only the first 64 bits of an IPv6 address are used, because a machine chooses the
-    other 64 bits itself and could have any number of addresses.
+    Returns "" for a client that runs as the user of this process. Such a client has no limit of its
+    own.
     facts: the facts of the accepted connection, with `uid` (Unix socket) or `address` (TCP).
     """
     uid = facts.get("uid")
@@ -49,13 +48,20 @@ def client_identity(facts: Mapping[str, object]) -> str:
     # Imported here, because only TCP needs it.
     from ipaddress import IPv6Address, ip_address
 
-    host = str(facts["address"]).rpartition(":")[0].strip("[]").partition("%")[0]
+    # Remove the port, the brackets and the zone from an address such as [fe80::1%eth0]:80.
+    host, _, _ = str(facts["address"]).rpartition(":")
+    host, _, _ = host.strip("[]").partition("%")
     address = ip_address(host)
     if not isinstance(address, IPv6Address):
         return host
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
-    return host if address.is_loopback else f"{IPv6Address(int(address) >> 64 << 64)}/64"
+    if address.is_loopback:
+        return host
+    # Use only the first 64 bits: a machine chooses the other 64 bits itself, and could have any
+    # number of addresses.
+    network = IPv6Address(int(address) >> 64 << 64)
+    return f"{network}/64"
 
 
 class ListenerPlaces:

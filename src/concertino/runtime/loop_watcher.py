@@ -109,8 +109,7 @@ class LoopWatcher:
     def _check_loop(self) -> None:
         """Schedule one callback on the loop and wait until it has run.
 
-        If the callback does not run for BLOCKED_S seconds, log the task that blocks the loop. The
-        thread sleeps afterwards if no call runs.
+        If the callback does not run for BLOCKED_S seconds, log the task that blocks the loop.
         """
         callback_ran: threading.Lock | None = None
         # The task that the loop executes, and since when it has executed this task.
@@ -168,12 +167,15 @@ class LoopWatcher:
         """Log which call blocks the loop, unless its tool was logged before."""
         call, place = call_of(task), place_of_thread(self._thread)
         # The task may have ended while this thread searched for the line that it executes.
-        if self._running_task() is not task or (call is None and place is None):
+        if self._running_task() is not task:
             return
-        name = f"{place.function}()" if call is None and place is not None else call
-        if name is None:
+        if call is not None:
+            name = call
+        elif place is not None:
+            name = f"{place.function}()"
+        else:
             return
-        # A template has one function for all its URIs.
+        # A resource template has one function for all its URIs, so remember the function.
         reported = name
         if place is not None and name.startswith("resource "):
             reported = place.function

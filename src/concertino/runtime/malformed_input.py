@@ -26,7 +26,7 @@ GROWTH = 10
 class MalformedInputLog:
     """Logs the malformed and the oversize input of one connection.
 
-    input: the counts of such messages, kept by the connection's Peer, and the first malformed one.
+    input: the Peer's counts of such messages, and the first malformed message.
     max_message_bytes: the limit that oversize messages exceed.
     is_typed: whether a person types the input at a terminal; then the log explains what to do.
     """
@@ -45,12 +45,11 @@ class MalformedInputLog:
     def report(self) -> None:
         """Log the first malformed message and the first oversize one, and later their counts.
 
-        OutputFlow calls it when such a message has arrived, at most once a second. A count is
-        logged:
+        OutputFlow calls this when such a message has arrived, at most once a second. A count is
+        logged in two cases:
 
-        - when it is at least GROWTH times the count that was logged last.
-        - for malformed messages, also when one of them got no error response, because there were
-          too many.
+        - The count is at least GROWTH times the count that was logged last.
+        - A malformed message got no error response, because there were too many at once.
         """
         self._input.has_news = False
         if self._input.oversize:

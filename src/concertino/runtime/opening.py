@@ -97,16 +97,22 @@ class EarlyInput:
         self._timer = loop.call_at(until, release)
 
     def extend(self, until: float) -> None:
-        """Hold the frames until another time. until: the new time, by the loop's clock."""
+        """Hold the frames until another time.
+
+        until: the new time, by the loop's clock.
+        """
         self._timer.cancel()
         self._timer = self._loop.call_at(until, self._release)
 
     def hold(self, frame: bytes) -> None:
         """Add a frame. Schedules release() when there are too many frames or too many bytes."""
         self.frames.append(frame)
+        size_before = self._size
         self._size += len(frame)
-        # Schedule once only: the second condition is true for the frame that exceeds the limit.
-        if len(self.frames) == MAX_FRAMES or self._size > MAX_BYTES >= self._size - len(frame):
+        # Schedule release() only for the frame with which a limit is reached, not for later ones.
+        has_reached_count = len(self.frames) == MAX_FRAMES
+        has_reached_size = size_before <= MAX_BYTES and self._size > MAX_BYTES
+        if has_reached_count or has_reached_size:
             self._loop.call_soon(self._release)
 
     def end(self, within_s: float) -> None:

@@ -122,11 +122,9 @@ class OutputFlow:
             self._start_unread_timer()
 
     def _start_unread_timer(self) -> None:
-        """Call _on_unread_timer() soon.
-
-        That is after GROWTH_S seconds, in which UnreadResults may let more calls of a slow tool
-        start, or after drain_s seconds if these are fewer.
-        """
+        """Call _on_unread_timer() soon."""
+        # After GROWTH_S seconds, UnreadResults may let more calls of a slow tool start. After
+        # drain_s seconds, waiting responses are dropped.
         delay_s = min(GROWTH_S, self._drain_s)
         self._unread_timer = self._loop.call_later(delay_s, self._on_unread_timer)
 
@@ -141,10 +139,9 @@ class OutputFlow:
             self._unread_timer.cancel()
 
     def _on_unread_timer(self) -> None:
-        """Start calls and drop responses that have waited too long for the client to read.
+        """Let calls start that wait behind slow calls, and drop responses that wait too long.
 
-        Calls that wait behind slow calls may start now. If the client has read nothing for drain_s
-        seconds, the waiting responses are replaced by errors.
+        If the client has read nothing for drain_s seconds, errors replace the waiting responses.
         """
         unread = self._unread
         peer = self._session.peer
@@ -180,10 +177,10 @@ class OutputFlow:
 
         There are three cases:
 
-        - Too much output is buffered: it is done when the client has read enough.
-        - Handlers have been sending for MAX_SENDING_S seconds in this loop iteration: it is done in
-          the next iteration, so that their output is sent and cancellations arrive.
-        - Otherwise it is done already.
+        - Too much output is buffered: the awaitable is done when the client has read enough.
+        - Handlers have been sending for MAX_SENDING_S seconds in this loop iteration: the awaitable
+          is done in the next iteration, so that their output is sent and cancellations arrive.
+        - Otherwise the awaitable is done already.
         """
         if self._session.peer.buffered_bytes < self._high_water_bytes:
             now = self._loop.time()

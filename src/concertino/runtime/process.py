@@ -30,7 +30,7 @@ from concertino.logs.redact import refresh
 from concertino.logs.writer import BoundedWriter
 from concertino.protocol.request_profile import SessionRequest
 from concertino.runtime.entry import LoopFactory, begin_program
-from concertino.runtime.host import Host, Wrap
+from concertino.runtime.host import Host, Wrap, unwrapped
 from concertino.runtime.shutdown import ShutdownWatchdog, begin_shutdown_at_signals, exit_process
 from concertino.runtime.tasks import hide_from_all_tasks, subject_of
 from concertino.transports.stdio import StdioConnection, StdioDescriptors, take_over
@@ -93,7 +93,8 @@ def run(
         limits = limits or Limits.from_environment(os.environ)
     except ValueError as exc:
         log.error("%s", exc)
-        exit_process(FAILED if frontend.refuse(str(exc)) else USAGE, frontend.writer)
+        has_answered = frontend.refuse(str(exc))
+        exit_process(FAILED if has_answered else USAGE, frontend.writer)
 
     # The version is empty if the backend is a proxy that has not connected to its server yet.
     version = f" v{info.version}" if info.version else ""
@@ -134,8 +135,8 @@ class Frontend(Protocol):
     def prepare(self, limits: Limits, log: logging.Logger) -> int:
         """Prepare to serve. Called before the event loop runs.
 
-        Returns the file descriptor of the clients' input, at whose end the process ends; -1 if
-        there is none.
+        Returns the file descriptor of the clients' input; -1 if there is none. The process ends at
+        the end of this input.
         """
         ...
 
@@ -251,8 +252,8 @@ def _run_to_completion(
 ) -> int:
     """Run `work` to its end and return its result, or raise its exception.
 
-    If a handler stops the loop, or a task of the application raises SystemExit, the loop is started
-    again.
+    If a handler stops the loop, or a task of the application raises SystemExit, this function
+    starts the loop again.
     """
     # A handler that cancels all tasks must not cancel this task.
     task = hide_from_all_tasks(loop.create_task(work))
@@ -296,7 +297,10 @@ async def _serve(
         # at once. Therefore handle signals before. stop() runs on the loop, after open() has
         # returned.
         def log_shutdown() -> None:
-            messages.on_shutdown(host.calls_under_way + _has_uncounted_call(loop))
+            calls = host.calls_under_way
+            if _has_uncounted_call(loop):
+                calls += 1
+            messages.on_shutdown(calls)
 
         def stop() -> None:
             log_shutdown()
@@ -379,7 +383,8 @@ class _LifecycleLog:
         # Scripts search the log for this text, so it must not change.
         text = f"Shutting down {self._name} MCP server"
         if calls:
-            text += f", waiting for {calls} call{'s' * (calls > 1)}"
+            noun = "call" if calls == 1 else "calls"
+            text += f", waiting for {calls} {noun}"
         self._log.info("%s", text)
 
 
@@ -395,14 +400,15 @@ def _make_tracing_wrap(
     each message becomes a log line, which is shortened and subject to the log's rate limit. With
     neither, the returned function does not wrap connections.
     """
-    is_traced = os.environ.get("CONCERTINO_TRACE", "") not in ("", "0") if trace is None else trace
+    if trace is None:
+        trace = os.environ.get("CONCERTINO_TRACE", "") not in ("", "0")
     is_debug = log.isEnabledFor(logging.DEBUG)
-    if not is_traced and not is_debug:
-        return lambda connection, name: connection
+    if not trace and not is_debug:
+        return unwrapped
 
     from concertino.runtime.message_log import make_message_log
 
-    return make_message_log(log, writer, format, is_traced, is_debug)
+    return make_message_log(log, writer, format, is_traced=trace, is_debug=is_debug)
 
 
 def _log_failure(log: logging.Logger, exc: BaseException, serving: bool = False) -> None:
@@ -411,12 +417,9 @@ def _log_failure(log: logging.Logger, exc: BaseException, serving: bool = False)
     serving: whether the server had started. If it had, or with LOG_LEVEL=debug, the traceback is
         logged too.
     """
-    log.error(
-        "%s: %s",
-        "The server failed" if serving else "Failed to start server",
-        _describe(exc),
-        exc_info=exc if serving or log.isEnabledFor(logging.DEBUG) else None,
-    )
+    event = "The server failed" if serving else "Failed to start server"
+    has_traceback = serving or log.isEnabledFor(logging.DEBUG)
+    log.error("%s: %s", event, _describe(exc), exc_info=exc if has_traceback else None)
 
 
 def _log_loop_error(
@@ -424,7 +427,7 @@ def _log_loop_error(
 ) -> None:
     """Log an error that asyncio reports, such as the exception of a task that was never awaited.
 
-    asyncio calls it, because it is passed to loop.set_exception_handler().
+    This is the exception handler of the loop (loop.set_exception_handler).
     context: asyncio's description of the error: "message" and perhaps "exception" and others.
     """
     exc = context.get("exception")

@@ -111,8 +111,11 @@ def refuse_script_client(failure: BaseException | str, *, waits: bool = True) ->
         return False
     if not all(stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) for mode in modes):
         return False
-    is_due = waits or bool(select.select([0], [], [], 0)[0])
-    return is_due and refuse_requests(0, 1, failure)
+    if not waits:
+        readable, _, _ = select.select([0], [], [], 0)
+        if not readable:
+            return False
+    return refuse_requests(0, 1, failure)
 
 
 def refuse_clients(sockets: Sequence[socket.socket], failure: BaseException | str) -> bool:

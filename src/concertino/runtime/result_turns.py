@@ -209,10 +209,10 @@ def result_turns_of(loop: asyncio.AbstractEventLoop) -> ResultTurns:
 
 
 async def convert_in_turn(value: Any, shaper: ResultShaper) -> CallToolResult:
-    """Convert a handler's value to a result, when it is the value's turn if the value is large.
+    """Convert a handler's value to a result. A large value may first wait for its turn.
 
-    A small value is converted at once, and so is a large one if nothing else waits and little was
-    sent so far in this loop iteration. Call this in the task of the call.
+    A large value waits if other large values or results wait, or if much was sent in this loop
+    iteration. Call this in the task of the call.
     Raises ResultDropped if a small result was expected and there is no memory for a large one.
     Raises the exceptions of shaper.shape().
     """

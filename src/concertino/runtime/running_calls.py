@@ -62,7 +62,9 @@ def call_of(task: asyncio.Task[Any]) -> str | None:
         return None
     call = request.call
     kind, name = KINDS.get(call.method), call.name
-    return call.method if kind is None or name is None else f"{kind} {shorten(name, SHOWN_CHARS)!r}"
+    if kind is None or name is None:
+        return call.method
+    return f"{kind} {shorten(name, SHOWN_CHARS)!r}"
 
 
 def place_of_thread(thread: int) -> Place | None:

@@ -74,9 +74,9 @@ class ServerConnection:
     budget: the memory that unread responses may take in the whole process.
     opening_until: the time until which frames are held back if the backend has not started, by the
         loop's clock.
-    describe_start: decides what happens to `initialize` and `server/discover` after `opening_until`
-        if the backend still has not started. If it is None, they are answered. Otherwise they get
-        an error response, with the text that this function returns.
+    describe_start: returns the text of the error response to `initialize` and `server/discover` if
+        the backend has not started at `opening_until`. If it is None, the session answers these two
+        requests although the backend has not started.
 
     Attributes:
     closed: a future that is done when the connection is closed and all its tasks have ended.
@@ -115,6 +115,9 @@ class ServerConnection:
 
         principal = _principal_of(connection)
         self.principal = b"" if principal is None else principal.identity
+        on_notification = None
+        if isinstance(backend, SupportsClientNotifications):
+            on_notification = partial(backend.on_client_notification, self)
         self.session = Session(
             backend.features,
             self._send,
@@ -126,9 +129,7 @@ class ServerConnection:
             principal=principal,
             schedule_flush=self._schedule_throttled_flush,
             budget=budget,
-            on_notification=partial(backend.on_client_notification, self)
-            if isinstance(backend, SupportsClientNotifications)
-            else None,
+            on_notification=on_notification,
         )
         # Calls wait until ready() is called, when the backend has started.
         self.session.peer.ready = False
@@ -288,18 +289,19 @@ class ServerConnection:
             self._early.extend(until)
 
     async def opens_with_handshake(self, within_s: float) -> bool:
-        """Return whether the client's first message is `initialize`; wait for it if necessary.
+        """Wait for the client's first message, and return whether it is `initialize`.
 
-        Returns False if the message has not arrived within `within_s` seconds, or if the input ends
-        first. The alternative to `initialize` is a request of MCP 2026-07-28, without a handshake.
+        Returns False if no message arrives within `within_s` seconds. The alternative to
+        `initialize` is a request of MCP 2026-07-28, which needs no handshake.
         """
         from concertino.runtime.opening import FirstMessage, is_handshake
 
         if self._early is not None:
             return is_handshake(self._early.frames[0])
         # Only `initialize` changes the state of the handshake, which is "fresh" before it.
-        if self.session.lifecycle.state != "fresh" or self._end.is_draining:
-            return self.session.lifecycle.state != "fresh"
+        has_handshake = self.session.lifecycle.state != "fresh"
+        if has_handshake or self._end.is_draining:
+            return has_handshake
         if self._first is None:
             self._first = FirstMessage(self._receive)
             self._receive = self._receive_first
@@ -415,8 +417,9 @@ class ServerConnection:
     def report_change(self, what: str) -> None:
         """Notify the client that a list has changed, unless the connection is closing.
 
-        what: the list: "tools", "prompts" or "resources"; or "features" if the backend's features()
-            have changed. Of that the client is not notified, but later requests see the features.
+        what: the list: "tools", "prompts" or "resources". For "features", which means that the
+            result of the backend's features() has changed, the client is not notified, but later
+            requests see the new features.
         """
         if not self._end.is_closing:
             self.session.report_change(what)

@@ -29,9 +29,10 @@ def derive_keys(purpose: str) -> list[bytes]:
     secrets = [secret.strip() for secret in text.split(",")]
     for secret in secrets:
         if len(secret) < MIN_KEY_CHARACTERS:
+            hint = " (a comma separates the new secret from the old one)" if "," in text else ""
             raise ValueError(
-                f"{STATE_KEY}: expected at least {MIN_KEY_CHARACTERS} characters, got {len(secret)}"
-                + (" (a comma separates the new secret from the old one)" if "," in text else "")
+                f"{STATE_KEY}: expected at least {MIN_KEY_CHARACTERS} characters, "
+                f"got {len(secret)}{hint}"
             )
     message = f"concertino {purpose}".encode()
     return [hmac.digest(secret.encode(), message, "sha256") for secret in secrets]

@@ -46,8 +46,8 @@ SHOWN_NAMES = 3
 class SubcallContext(ContextWrapper):
     """A Context whose call_tool() calls tools of the same server.
 
-    make_subcall_context() makes one for each subcall of the handler of a client's call. The handler
-    of a subcall gets one as its context.
+    make_subcall_context() makes one for each subcall that the handler of a client's call makes. The
+    handler of the called tool gets another SubcallContext as its context.
 
     progress() sends nothing. All other methods are forwarded to `inner`.
 
@@ -107,7 +107,7 @@ class SubcallContext(ContextWrapper):
         Raises ToolError if subcalls nest more than MAX_DEPTH deep, or are more than MAX_CALLS.
         """
         chain = (*self._chain, name)
-        self._check_limits(chain)
+        self._count_subcall(chain)
         call = Call(
             "tools/call",
             {"name": Raw(encode(name)), "arguments": Raw(encode_finite(arguments or {}, name))},
@@ -115,7 +115,7 @@ class SubcallContext(ContextWrapper):
         )
         context = SubcallContext(self.inner, self._backend, self._meta, chain, self._count)
         task = asyncio.current_task()
-        # Whether this number has grown after the subcall shows whether the task was cancelled.
+        # If this number grows during the subcall, the task was cancelled.
         cancels = task.cancelling() if task is not None else 0
 
         # This variable tells a guard whether the arguments of the call that it guards were refused.
@@ -146,10 +146,10 @@ class SubcallContext(ContextWrapper):
             )
         return answer
 
-    def _check_limits(self, chain: tuple[str, ...]) -> None:
-        """Count one more subcall.
+    def _count_subcall(self, chain: tuple[str, ...]) -> None:
+        """Count one more subcall. Raises ToolError if there are too many or they nest too deeply.
 
-        Raises ToolError if there are too many or they nest too deeply.
+        chain: the names of the tools that call each other, including the tool of this subcall.
         """
         # The first name is the tool of the client's call, which is no subcall.
         if len(chain) > MAX_DEPTH + 1:

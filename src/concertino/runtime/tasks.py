@@ -67,8 +67,8 @@ def eager_task_runner(
     on_done: called when a coroutine ends, as on_done(subject, result, exception). If the coroutine
         has raised, `result` is None, otherwise `exception` is None. It is called inside the
         coroutine's task and must not raise.
-    variables: each coroutine runs in a copy of these context variables; None for those that are
-        current now. Those that are current when start() is called are not used, because they may
+    variables: the context variables of which each coroutine gets a copy; None for the current ones
+        of this call. The context variables at the time of start() are not used, because they may
         belong to another call.
     """
     base = copy_context() if variables is None else variables
@@ -87,18 +87,18 @@ def eager_task_runner(
 def subject_of(task: asyncio.Task[Any]) -> object:
     """Return the subject of a task: the object that start() has got together with its coroutine.
 
-    Returns None for a task that was not started by a start() function of eager_task_runner().
-    The subject is read from a local variable in the coroutine's frame, so that starting a call need
-    not store it anywhere. May be called from any thread.
+    Returns None for a task that was not started by a start() function of eager_task_runner(). May
+    be called from any thread.
     """
+    # Read the subject from a local variable in the coroutine's frame, so that start() need not
+    # store it anywhere.
     work: object = task.get_coro()
     frame = None
     if isinstance(work, CoroutineType):
         frame = work.cr_frame
     elif isinstance(work, GeneratorType):
         frame = work.gi_frame
-    functions = (_run, _steps)
-    if frame is None or all(frame.f_code is not function.__code__ for function in functions):
+    if frame is None or frame.f_code not in (_run.__code__, _steps.__code__):
         return None
     values = frame.f_locals
     subject = values.get("subject")
@@ -148,8 +148,8 @@ class ReadBatch:
     in_progress: whether the loop is processing the messages of a read now.
     single_id: 0 if the current or last read has brought several messages; otherwise a number that
         differs for each such read. A link to a plugin (orchestra/unix_link.py) sends the first
-        request that such a read causes at once, and does not defer it to the end of the read. By
-        the number it recognizes whether it has done so already.
+        request that such a read causes at once, and does not defer it to the end of the read. The
+        number tells the link whether it has done so in this read.
     """
 
     def __init__(self) -> None:

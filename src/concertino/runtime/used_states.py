@@ -2,8 +2,7 @@
 
 A state is a `requestState` that a client has sent back; the record lets it be used only once.
 FileUsedStates implements UsedStates (protocol/seal.py) with an SQLite file. One transaction reads
-whether a state was used and records its use, so exactly one of several processes can use it. A
-record for several machines can implement the same interface.
+whether a state was used and records its use, so exactly one of several processes can use it.
 """
 
 from __future__ import annotations
