@@ -63,8 +63,9 @@ MAX_QUOTED = 80
 def word_as_arguments(schema: Mapping[str, Any]) -> Callable[[Any], list[SchemaViolation]]:
     """Return a function describe(error) that converts one error of jsonschema_rs to violations.
 
-    It returns several violations if the error is about several unknown arguments.
-    schema: the input schema. For an unknown argument, one of its properties may be suggested.
+    describe() returns several violations if the error is about several unknown arguments.
+    schema: the input schema. The message about an unknown argument may suggest one of its
+        properties.
     """
 
     def describe(error: Any) -> list[SchemaViolation]:
@@ -87,13 +88,24 @@ def join_path(steps: Iterable[str | int]) -> str:
     """Return the steps of a path, such as ["items", 2, "name"], as `items[2].name`."""
     path = ""
     for step in steps:
-        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif path:
+            path += f".{step}"
+        else:
+            path = step
     return path
 
 
 def _describe_unknown(
     steps: Sequence[str | int], unknown: Sequence[str], names: Sequence[str]
 ) -> list[SchemaViolation]:
+    """Return the violations for unknown members of the arguments, or of an object inside of them.
+
+    steps: the path to the object; empty for the arguments.
+    unknown: the names of the unknown members.
+    names: the names of the tool's arguments, for suggestions.
+    """
     if not steps:
         return describe_unknown(unknown, names)
     return [SchemaViolation(join_path([*steps, name]), UNKNOWN_ARGUMENT) for name in unknown]
@@ -112,8 +124,13 @@ def _describe_value(error: Any) -> str:
         return f"expected {expected}, got {got}"
     if kind.name in ("enum", "const"):
         options = kind.options if kind.name == "enum" else [kind.expected_value]
-        is_scalar = not isinstance(value, list | dict)
-        shown = repr(value[:MAX_QUOTED] if isinstance(value, str) else value) if is_scalar else got
+        # A list or object may be large, so show only its type.
+        if isinstance(value, list | dict):
+            shown = got
+        elif isinstance(value, str):
+            shown = repr(value[:MAX_QUOTED])
+        else:
+            shown = repr(value)
         return f"expected one of {_to_json(options)}, got {shown}"
     if kind.name == "pattern":
         return f"expected str matching regex {kind.pattern!r}"

@@ -64,9 +64,9 @@ class ArgumentDecoder:
     bind: a function bind(raw, injected) that returns (args, kwargs) for the handler.
         - raw: the JSON text of the arguments object; b"" for no arguments.
         - injected: one object, such as the Context, which every injected parameter gets.
-        - bind() raises InvalidArguments if the arguments are invalid. It also does so if the
-          constructor of a user's class raises ValueError or TypeError. Other exceptions of such
-          constructors are not caught.
+        - bind() raises InvalidArguments if the arguments are invalid, or if the constructor of a
+          user's class raises ValueError or TypeError. Other exceptions of constructors are not
+          caught.
     """
 
     __slots__ = ("bind", "injected", "schema", "signature")
@@ -152,11 +152,13 @@ def _make_field(parameter: Parameter, builder: SchemaBuilder, description: str |
 
     # pydantic allows `x: int = Field(5, ge=0)`, where the default holds the constraints.
     if type(default).__module__ == "pydantic.fields":
-        annotation = Annotated[annotation, default]
-        if default.default_factory is not None:
-            optional, default = {"default_factory": default.default_factory}, MISSING
-        else:
-            default = MISSING if default.is_required() else default.default
+        field_info = default
+        annotation = Annotated[annotation, field_info]
+        default = MISSING
+        if field_info.default_factory is not None:
+            optional = {"default_factory": field_info.default_factory}
+        elif not field_info.is_required():
+            default = field_info.default
 
     built = builder.build(annotation)
     field_type, schema = built.type, built.schema
@@ -210,8 +212,7 @@ def _accepts_null(schema: dict[str, Any]) -> bool:
     """Return whether a schema allows null."""
     if "anyOf" in schema:
         return any(_accepts_null(member) for member in schema["anyOf"])
-    # The schema of Any has no keywords that limit the value.
-    # A schema with only a description also allows everything.
+    # A schema that has no keywords besides a description and a title allows every value.
     return (
         schema.get("type") == "null"
         or None in schema.get("enum", ())
@@ -302,8 +303,8 @@ def _refuse_nan(decode: Callable[[Raw | bytes], Any]) -> Callable[[Raw | bytes],
 def _decode_each(raw: Raw | bytes, fields: dict[str, _Field], strict: bool) -> dict[str, Any]:
     """Decode each argument on its own, and return the fields of the generated Struct by name.
 
-    Called when the fast decoder has failed. If all arguments are valid nevertheless, such as 1.0
-    for an int, their values are returned.
+    Called when the fast decoder has failed. The arguments may be valid nevertheless, such as 1.0
+    for an int.
     Raises InvalidArguments with all violations.
     """
     try:

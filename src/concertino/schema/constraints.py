@@ -51,9 +51,9 @@ _NAMES = (*_NUMERIC, "min_length", "max_length", "pattern")
 class Constraints:
     """The constraints that apply to a type, from all Annotated around it.
 
-    For example, `Annotated[int | str, Meta(ge=0)]` has one constraint, which applies to the int. In
-    a union, each constraint applies to the members for whose type it is defined. Constraints do not
-    apply to the items of a container.
+    In a union, each constraint applies to the members for whose type it is defined: in
+    `Annotated[int | str, Meta(ge=0)]`, the constraint applies to the int. Constraints of a
+    container do not apply to its items.
     """
 
     def __init__(self) -> None:

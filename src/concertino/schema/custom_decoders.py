@@ -58,9 +58,8 @@ def make_member_converter(members: list[tuple[Any, Any]]) -> Callable[[Any], Any
     """Return a converter that returns the member of an enum or Literal for its JSON value.
 
     The type of the value must match, too: for the value 1, the converter returns neither a member
-    whose JSON value is true nor one whose JSON value is 1.0. Therefore `members` is a list and not
-    a dict, in which these values would be the same key.
-    members: pairs of (JSON value, member).
+    whose JSON value is true nor one whose JSON value is 1.0.
+    members: pairs of (JSON value, member). In a dict, 1, true and 1.0 would be the same key.
     """
 
     def convert(value: Any) -> Any:

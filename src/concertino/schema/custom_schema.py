@@ -87,11 +87,10 @@ def check_size(schema: object) -> None:
 def check_references(schema: dict[str, Any]) -> SchemaSize:
     """Check the dialect and the references of a schema, and return its size.
 
-    schema: plain JSON that has passed check_size(). Keywords of the wrong type are ignored here;
-        jsonschema_rs checks the schema against the meta-schema later.
-    Raises RegistrationError for another dialect, for a reference that leads nowhere or out of the
-    schema, for references in an endless cycle, and for too many subschemas. The error has the place
-    as a JSON pointer, the expected and the actual value.
+    schema: plain JSON that has passed check_size(). Keywords of the wrong type are ignored.
+    Raises RegistrationError for a dialect other than 2020-12, for a reference that leads nowhere or
+    out of the schema, for references in an endless cycle, and for too many subschemas. The error
+    text names the place as a JSON pointer.
     """
     nodes = _SubschemaGraph(schema).nodes
     _refuse_endless(nodes)
@@ -125,7 +124,11 @@ def _measure(nodes: list[_Subschema]) -> SchemaSize:
     edges = [[target for target, _ in node.edges] for node in nodes]
     # A component is a group of subschemas that refer to each other. It comes after the components
     # that it refers to, so the sizes of these are known already.
-    expanded, group_of, recursive = dict[int, int](), dict[int, int](), False
+    # Number of a component -> its number of subschemas if each reference is replaced by its target.
+    expanded: dict[int, int] = {}
+    # Number of a node -> number of its component.
+    group_of: dict[int, int] = {}
+    recursive = False
     for number, group in enumerate(_strong_components(edges)):
         group_of.update(dict.fromkeys(group, number))
         others = [
@@ -173,8 +176,15 @@ class _Subschema:
 _SAME_VALUE = ("not", "if", "then", "else", "allOf", "anyOf", "oneOf", "dependentSchemas")
 # Keywords whose subschemas apply to a part of that value, such as a property.
 _PART = (
-    *("properties", "patternProperties", "additionalProperties", "propertyNames"),
-    *("unevaluatedProperties", "prefixItems", "items", "contains", "unevaluatedItems"),
+    "properties",
+    "patternProperties",
+    "additionalProperties",
+    "propertyNames",
+    "unevaluatedProperties",
+    "prefixItems",
+    "items",
+    "contains",
+    "unevaluatedItems",
     "contentSchema",
 )
 # Subschemas of these keywords apply to a value only if a reference leads to them.
@@ -271,9 +281,10 @@ class _SubschemaGraph:
                     f"others are never fetched: copy what it refers to into $defs"
                 )
 
-            is_pointer = fragment[:1] in ("", "/")
-            anchor = (uri, fragment)
-            target = _at_pointer(root, fragment) if is_pointer else self._anchors.get(anchor)
+            if not fragment or fragment.startswith("/"):
+                target = _at_pointer(root, fragment)
+            else:
+                target = self._anchors.get((uri, fragment))
             if not isinstance(target, (dict, bool)):
                 raise RegistrationError(f"{where}: there is no {_quote(reference)} in the schema")
             targets: list[Any] = [target]

@@ -50,11 +50,17 @@ def parse_docstring(doc: str | None) -> ParsedDocstring:
     return ParsedDocstring("\n".join(lines[:description_end]).strip() or None, parameters)
 
 
+# The titles of sections that describe parameters, in lower case.
 _PARAMETERS = {
-    *("args", "arguments", "parameters", "params"),
-    *("keyword args", "keyword arguments", "other parameters"),
+    "args",
+    "arguments",
+    "parameters",
+    "params",
+    "keyword args",
+    "keyword arguments",
+    "other parameters",
 }
-# Sections that do not describe parameters.
+# The titles of all other sections, separated by bars.
 _OTHERS = (
     "attributes|example|examples|except|exceptions|methods|note|notes|raise|raises|receives"
     "|references|return|returns|see also|todo|warning|warnings|warns|yield|yields"
@@ -71,11 +77,13 @@ _NUMPY_ITEM = _NAMES + r"\s*(?::(?P<text>).*)?$"
 # :param type name: text
 _SPHINX_FIELD = r":(?P<field>[a-z]+)(?P<argument>\s[^:]*)?:(?:\s+(?P<text>.*))?$"
 
+# The Sphinx fields that describe parameters, and all Sphinx fields.
 _FIELD_PARAMETERS = {"param", "parameter", "arg", "argument", "key", "keyword"}
-_FIELDS = _FIELD_PARAMETERS | {
-    *("type", "return", "returns", "rtype", "raise", "raises", "except", "exception"),
-    *("yield", "yields", "ytype", "var", "ivar", "cvar", "vartype", "meta"),
-}
+_OTHER_FIELDS = (
+    "type|return|returns|rtype|raise|raises|except|exception"
+    "|yield|yields|ytype|var|ivar|cvar|vartype|meta"
+)
+_FIELDS = _FIELD_PARAMETERS | set(_OTHER_FIELDS.split("|"))
 
 # Each of the next three functions reads sections of one style. If a section starts at lines[index],
 # the function adds its items to `parameters`, and returns the index of the line after the section.

@@ -121,7 +121,9 @@ def _build(form: Any) -> tuple[Schema, Read]:
             raise ValueError("; ".join(map(str, violations_of(exc, "")))) from None
 
     flat: Schema = {"type": "object", "properties": properties}
-    return flat | ({"required": required} if required else {}), read
+    if required:
+        flat["required"] = required
+    return flat, read
 
 
 def _check_custom_form(schema: Mapping[str, Any]) -> Schema:
@@ -204,7 +206,9 @@ def _find_choices(schema: Schema, titles: Mapping[str, str]) -> list[Any] | None
     """
     if "oneOf" in schema:
         return schema["oneOf"]
-    values: list[Any] = schema.get("enum") or ([schema["const"]] if "const" in schema else [])
+    values: list[Any] = schema.get("enum", [])
+    if not values and "const" in schema:
+        values = [schema["const"]]
     if not values or not all(isinstance(value, str) for value in values):
         return None
     if titles:

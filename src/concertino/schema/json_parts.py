@@ -57,10 +57,10 @@ class Member(NamedTuple):
 
 
 def divide(text: Raw, annotation: Any) -> Iterator[bytes]:
-    """Return JSON texts that all conform to a type if, and only if, a JSON text conforms to it.
+    """Return parts of a JSON text that all conform to a type if, and only if, the text does.
 
-    Most of them have at most LARGE_JSON bytes, beside the JSON around a list, names and commas.
-    Others have a long text, for example, or a list that may not be divided.
+    Most parts have about LARGE_JSON bytes. A part is longer if it contains, for example, a long
+    string or a list that may not be divided.
     text: JSON without spaces between its tokens, as msgspec writes it.
     annotation: the type, as msgspec decodes it.
     """
@@ -70,7 +70,7 @@ def divide(text: Raw, annotation: Any) -> Iterator[bytes]:
 def _divide(text: Raw, kind: inspect.Type, before: bytes, after: bytes) -> Iterator[bytes]:
     """Return the parts of one value.
 
-    before, after: the JSON around the value, which each part has, too.
+    before, after: the JSON around the value, which each part also contains.
     """
     if len(text) > LARGE_JSON:
         if (item_kind := _kind_of_items(text, kind)) is not None:

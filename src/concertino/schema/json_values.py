@@ -69,12 +69,13 @@ def find_nan(
 ) -> str | None:
     """Return the place of the first NaN or infinity in any value that msgspec can encode as JSON.
 
-    Returns None if there is none, which is known 40 times as fast as by nan_path(): MessagePack has
-    these numbers, so the value is encoded as MessagePack, whose bytes are searched for them.
+    Returns None if there is none.
     path: the name of the value, with which the result begins; "" for none.
     enc_hook: as in msgspec. The default is called for msgspec.Raw objects only, which cannot hold
         such numbers.
     """
+    # MessagePack can express these numbers. So encode the value, and search the bytes for them.
+    # That takes a fortieth of the time of nan_path().
     try:
         if re.search(_NOT_FINITE, msgpack.encode(value, enc_hook=enc_hook)) is None:
             return None

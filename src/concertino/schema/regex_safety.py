@@ -53,10 +53,10 @@ def find_backtracking(pattern: str) -> str | None:
         # Without the anchor `^`, `re` begins an attempt at each character of the text. Each
         # character is then examined in as many attempts as the longest match has characters.
         # read_pattern() has refused patterns without an anchor and without a longest match.
-        tries = sum(
-            part.count_tries([], 0) * (1 if is_anchored else part.longest or 1)
-            for is_anchored, part in branches
-        )
+        tries = 0
+        for is_anchored, part in branches:
+            attempts = 1 if is_anchored else part.longest or 1
+            tries += attempts * part.count_tries([], 0)
         if tries > MAX_TRIES:
             raise _NoProof("too many of its parts can match the same text")
     except _NoProof as exc:
@@ -207,11 +207,9 @@ class _Choice(_Part):
         ]
         # If two branches can begin with the same character, all branches may be tried. Otherwise
         # the next character decides.
-        is_ambiguous = sum(branch.may_be_empty for branch in self.branches) > 1
-        is_ambiguous = is_ambiguous or any(
-            _overlap(one, two) for one, two in combinations(starts, 2)
-        )
-        return sum(counts) if is_ambiguous else max(counts)
+        has_empty_branches = sum(branch.may_be_empty for branch in self.branches) > 1
+        has_overlap = any(_overlap(one, two) for one, two in combinations(starts, 2))
+        return sum(counts) if has_empty_branches or has_overlap else max(counts)
 
 
 class _Repeat(_Part):
@@ -259,7 +257,10 @@ class _Repeat(_Part):
         # Each occurrence of the part multiplies the attempts. The exponent is limited to 9, because
         # even 2**9 is more than MAX_TRIES.
         total = 1 if inner == 1 else min(inner ** min(self.most, 9), MAX_TRIES + 1)
-        return min(total * (self.most - self.least + 1 if is_ambiguous else 1), MAX_TRIES + 1)
+        # An ambiguous repetition may also end after each number of occurrences.
+        if is_ambiguous:
+            total *= self.most - self.least + 1
+        return min(total, MAX_TRIES + 1)
 
 
 class _PatternReader:
@@ -393,10 +394,8 @@ class _PatternReader:
             member = self.read_member()
             if self.peek() == "-" and self.peek(1) not in ("]", ""):
                 self.at += 1
-                last = self.read_member()
-                # The range goes from the first code point of `member` to the last one of `last`.
-                start, end = member[0][0][0], last[0][0][1]
-                if not _is_single(member) or not _is_single(last) or end < start:
+                start, end = _single_character(member[0]), _single_character(self.read_member()[0])
+                if start is None or end is None or end < start:
                     raise self.unknown()
                 member = [(start, end)], [(start, end)]
             possible, certain = possible + member[0], certain + member[1]
@@ -458,7 +457,8 @@ class _PatternReader:
     def skip(self, char: str) -> bool:
         """Return whether the next character is `char`, and step over it if so."""
         is_next = self.peek() == char
-        self.at += is_next
+        if is_next:
+            self.at += 1
         return is_next
 
     def unknown(self) -> _NoProof:
@@ -480,9 +480,10 @@ _CLASSES: dict[str, Characters] = {
 }
 
 
-def _is_single(member: tuple[Characters, Characters]) -> bool:
-    (start, end), *more = member[0]
-    return not more and start == end
+def _single_character(characters: Characters) -> int | None:
+    """Return the code point of the character in a set; None if the set has several characters."""
+    (start, end), *more = characters
+    return None if more or start != end else start
 
 
 def _plus(one: int | None, two: int | None) -> int | None:

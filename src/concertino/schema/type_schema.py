@@ -166,10 +166,12 @@ class SchemaBuilder:
         metadata: its other arguments.
         constraints: the constraints of the Annotated around this one.
         """
-        constraints, keywords = constraints.copy(), dict[str, Any]()
-        for part in [part for item in metadata for part in split_metadata(item)]:
-            constraints.collect(part)
-            keywords |= describe(part)
+        constraints = constraints.copy()
+        keywords: Schema = {}
+        for item in metadata:
+            for part in split_metadata(item):
+                constraints.collect(part)
+                keywords |= describe(part)
 
         built = self._walk(annotation, constraints)
         if unfit := constraints.find_unfit():
@@ -215,8 +217,12 @@ class SchemaBuilder:
             return generic[tuple(member.type for member in members)], schema
 
         item = self._walk(arguments[0], Constraints())
-        schema = _BARE[container] | ({"items": item.schema} if item.schema else {})
-        return generic[(item.type, ...) if container is tuple else item.type], schema
+        schema = _BARE[container].copy()
+        if item.schema:
+            schema["items"] = item.schema
+        if container is tuple:
+            return generic[item.type, ...], schema
+        return generic[item.type], schema
 
     def _build_class(self, cls: Any) -> TypeSchema:
         """Return the TypeSchema of a dataclass, TypedDict, NamedTuple, Struct, attrs or path class.
@@ -276,10 +282,12 @@ class SchemaBuilder:
             definition already has, a template with a prefix is used, so that all names are new.
         """
         schema, definitions = components(template)
-        if any(
+        has_conflict = any(
             self.definitions.get(name, definition) != definition
             for name, definition in definitions.items()
-        ):
+        )
+        if has_conflict:
+            # For example, "#/$defs/{name}" becomes "#/$defs/3.{name}".
             prefix = f"{len(self.definitions)}."
             schema, definitions = components(template.replace("/{", f"/{prefix}{{"))
             definitions = {prefix + name: value for name, value in definitions.items()}
@@ -389,9 +397,11 @@ def _build_enum(cls: enum.EnumType) -> TypeSchema:
 
 
 def _enum_schema(values: list[Any]) -> Schema:
-    kind = cast("Any", type(values[0])) if values else None
-    has_one_type = all(type(value) is kind for value in values)
-    return {**(_SCALARS.get(kind, {}) if has_one_type else {}), "enum": values}
+    """Return the schema of an enum. It has a `type` if all values have the same JSON type."""
+    kinds: set[Any] = {type(value) for value in values}
+    if len(kinds) != 1:
+        return {"enum": values}
+    return {**_SCALARS.get(kinds.pop(), {}), "enum": values}
 
 
 def _build_choice(members: list[Any]) -> TypeSchema:

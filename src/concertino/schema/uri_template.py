@@ -236,12 +236,13 @@ def _encode_literal(text: str) -> str:
 
     A `%` in a literal always begins a percent-encoding, so it stays (RFC 6570 3.1).
     """
-    return "".join(
-        char
-        if char in IN_LITERAL
-        else "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogatepass"))
-        for char in text
-    )
+    encoded = ""
+    for char in text:
+        if char in IN_LITERAL:
+            encoded += char
+        else:
+            encoded += "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogatepass"))
+    return encoded
 
 
 # Matching
@@ -361,8 +362,8 @@ def _compile_pattern(parts: Sequence[str | Expression]) -> list[_Literal | _Run]
     has_query = any(map(_begins_query, parts))
     in_path = WITH_RESERVED - {"?", "#"} if has_query else WITH_RESERVED
     pattern: list[_Literal | _Run] = []
-    # The operator of the query or fragment that has begun; "" before. After it nothing but `&` or
-    # `#` could be told apart from its values.
+    # The operator of the query or fragment that has begun; "" before. Text after a query could also
+    # be a part of the query's last value, unless the text begins with `&` or `#`.
     query = ""
     for part in parts:
         if isinstance(part, str):
@@ -559,4 +560,6 @@ def _decode(text: str, allow_slashes: bool) -> str | None:
     if not allow_slashes:
         return None if len(segments) > 1 or value in (".", "..") else value
     is_absolute = len(segments) > 1 and not segments[0]
-    return None if ".." in segments or is_absolute or _DRIVE.match(value) else value
+    if ".." in segments or is_absolute or _DRIVE.match(value):
+        return None
+    return value

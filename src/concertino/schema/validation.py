@@ -7,9 +7,9 @@ The second argument, 11, is the size of the value as JSON in bytes.
 
 Whether a value is valid is found in limited time: for each subschema, the time grows linearly with
 the size of the value, also for patterns. To list the violations may take far longer, because an
-error contains the errors of all alternatives. Therefore they are listed one by one only if schema
-and value are small enough. Otherwise the result is coarse: only the names of the invalid top-level
-members. References to other documents are never fetched.
+error contains the errors of all alternatives. Therefore violations are listed one by one only if
+schema and value are small enough. For a larger schema or value, only the names of the invalid
+top-level members are reported. References to other documents are never fetched.
 
 Spec: 2026-07-28 basic/index "JSON Schema Usage". custom_schema.py says which schemas are accepted.
 """
@@ -161,7 +161,10 @@ def _make_coarse_finder(
             for name in schema.get("required", ())
             if name not in members
         ]
-        for name in [name for name in properties if name in members]:
+        for name in properties:
+            if name not in members:
+                continue
+            # The name as a step of a JSON pointer (RFC 6901).
             step = name.replace("~", "~0").replace("/", "~1")
             if not validators()[f"#/properties/{step}"].is_valid(members[name]):
                 violations.append(SchemaViolation(_cut(name), "does not fit its schema"))

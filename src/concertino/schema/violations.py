@@ -93,14 +93,15 @@ def violations_of(error: Exception, path: str) -> list[SchemaViolation]:
     # Imported here because a server without violations does not need it.
     from concertino.excerpts import shorten
 
-    text, place = str(error), ""
-
     # msgspec writes the place at the end: "... - at `$.a[0]`", or "... - at `key` in `$.a`" if the
     # key of a mapping is invalid.
-    head, has_place, tail = text.rpartition(" - at `")
-    first, is_key, rest = tail[:-1].partition("` in `") if has_place else ("", "", "")
-    if has_place:
-        text, place = head, (rest if is_key else first)[1:]
+    text, has_place, place = str(error).rpartition(" - at `")
+    if not has_place:
+        text, place = str(error), ""
+    key_label, is_key, mapping = place.partition("` in `")
+    if is_key:
+        place = mapping
+    place = place.removeprefix("$").removesuffix("`")
 
     cause = error.__cause__
     if isinstance(cause, InvalidValue):
@@ -114,7 +115,7 @@ def violations_of(error: Exception, path: str) -> list[SchemaViolation]:
     if cause is None:
         text = text[:1].lower() + text[1:].replace("`", "")
     if is_key:
-        text = f"{first}: {text}"
+        text = f"{key_label}: {text}"
     return [SchemaViolation(_join(path, place), shorten(text, MAX_MESSAGE_CHARS))]
 
 
