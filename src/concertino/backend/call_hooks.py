@@ -59,7 +59,8 @@ __all__ = [
 Work = Coroutine[Any, Any, Struct | Raw]
 Handle = Callable[[Call, Context], Work]
 CheckArguments = Callable[[Call, Context], None]
-# The path of an argument -> the rest of the name of the header `Mcp-Param-...` that repeats it.
+# The path of an argument -> the part after `Mcp-Param-` of the name of the header that repeats the
+# argument.
 ParamHeaders: TypeAlias = "Mapping[tuple[str, ...], str]"
 BeginCall: TypeAlias = "Callable[[Call, Context, HooksSlot], Work]"
 
@@ -67,9 +68,9 @@ BeginCall: TypeAlias = "Callable[[Call, Context, HooksSlot], Work]"
 class HooksSlot(Protocol):
     """The object in which CallStarter.begin() stores what the runtime must do after a call.
 
-    An example is SessionRequest, the object of a session for one request of its client. The runtime
-    makes one for each call, and passes it to begin().
-    hooks: the functions to call when the call ends; None if begin() has not stored any.
+    The runtime makes one for each call, and passes it to begin(). An example is SessionRequest, the
+    object of a session for one request of its client.
+    hooks: the functions to call when the call ends; None if nothing must be done.
     """
 
     hooks: CallHooks | None
@@ -90,9 +91,9 @@ class ArgumentsRefused(Exception):
 class ArgumentVerdict:
     """Records whether the arguments of a call were refused, for a guard that cannot check them.
 
-    A guard does not count refused calls. But between the guard and the tool there may be a wrapper
-    that overrides `handle`. The exception ArgumentsRefused does not pass through such a wrapper,
-    and the wrapper may replace the result. Therefore:
+    A guard does not count calls with invalid arguments. But between the guard and the tool there
+    may be a wrapper that overrides `handle`. The exception ArgumentsRefused does not pass through
+    such a wrapper, and the wrapper may replace the result. Therefore:
 
     - The guard sets the context variable `argument_verdict` to a new object for each call.
     - The code that refuses the arguments calls record_refused_arguments(), which sets `refused`.
@@ -130,10 +131,10 @@ class SupportsCallStarter(Protocol):
     """A Backend that can begin calls without `handle`."""
 
     def call_starter(self) -> CallStarter | None:
-        """Return the functions with which the runtime begins calls; None to have `handle` called.
+        """Return the functions with which the runtime begins calls.
 
-        A class must return None if a subclass has overridden its `handle`, because begin() would
-        bypass the subclass.
+        Returns None if the runtime must call `handle`. A class must return None if a subclass has
+        overridden its `handle`, because the functions would bypass the subclass.
         """
         ...
 
@@ -171,7 +172,7 @@ class SupportsArgumentChecks(Protocol):
 class SupportsArgumentRefusals(Protocol):
     """A Backend that forwards calls to another process, which checks their arguments.
 
-    Such a backend learns only from the result of a call whether its arguments were valid.
+    Such a backend learns only from the result of a call whether the arguments were valid.
     """
 
     async def handle_or_refuse(self, call: Call, context: Context) -> Struct | Raw:
@@ -189,8 +190,8 @@ class SupportsParamHeaders(Protocol):
     def param_headers(self, name: str) -> ParamHeaders:
         """Return which arguments of a tool have `x-mcp-header` in their schema.
 
-        Returns the path of each such argument -> the rest of the name of its `Mcp-Param-` header.
-        Returns {} for an unknown tool, and for a tool without such arguments, as most are.
+        Returns the path of each such argument -> the part of the header's name after `Mcp-Param-`.
+        Returns {} for an unknown tool, and for a tool without such arguments.
         """
         ...
 
@@ -235,7 +236,7 @@ def argument_check_of(backend: Backend, method: str, name: str) -> CheckArgument
 def param_headers_of(backend: Backend, name: str) -> ParamHeaders:
     """Return which arguments of a tool clients must repeat in HTTP headers.
 
-    Returns the path of each such argument -> the rest of the name of its `Mcp-Param-` header. The
+    Returns the path of each such argument -> the part of the header's name after `Mcp-Param-`. The
     result is {} for an unknown tool, and for a backend that has no such arguments.
     """
     return param_headers_reader(backend)(name)
@@ -244,8 +245,8 @@ def param_headers_of(backend: Backend, name: str) -> ParamHeaders:
 def param_headers_reader(backend: Backend) -> Callable[[str], ParamHeaders]:
     """Return a function that returns which arguments of a tool clients repeat in HTTP headers.
 
-    The function takes the name of the tool. It returns the path of each such argument -> the rest
-    of the name of its `Mcp-Param-` header. For many tools this is faster than param_headers_of().
+    The function takes the name of the tool. It returns the path of each such argument -> the part
+    of the header's name after `Mcp-Param-`. For many tools this is faster than param_headers_of().
     """
     if not issubclass(type(backend), SupportsParamHeaders):
         return lambda _: {}

@@ -1,7 +1,7 @@
 """An optional interface of a Backend that answers calls from a callback, without a task for each.
 
-A backend needs only the coroutine `handle`. But when a Proxy forwards a call, a task and three
-coroutines only wait for the response of another process, and take a third of the CPU time. So the
+A backend needs only the coroutine `handle`. But when a Proxy forwards a call to another process, a
+task and three coroutines only wait for the response, and take a third of the CPU time. So the
 runtime offers the Proxy a second way for such calls:
 
 1. The runtime calls `begin(call, context, runner, slot)`, where `runner` is an EndsCalls of the
@@ -37,10 +37,10 @@ CancelCall = Callable[[], object]
 
 
 def ENDED() -> None:  # noqa: N802
-    """Do nothing. `begin` returns this function for a call that has already ended.
+    """Do nothing. `begin` returns this function, instead of one that cancels, for an ended call.
 
-    It stands in the place of the function that cancels the call. The runtime never calls it, but
-    compares: `cancel is not ENDED`. Therefore it is named like a constant.
+    The runtime never calls this function, but compares: `cancel is not ENDED`. Therefore the
+    function is named like a constant.
     """
 
 
@@ -60,7 +60,7 @@ class EndsCalls(Protocol):
     def run(self, work: Work, slot: Any, /) -> None:
         """Continue a call in a task, and return at once.
 
-        work: the coroutine to run; its result or exception ends the call.
+        work: the coroutine that the task runs. Its result or exception ends the call.
         """
         ...
 

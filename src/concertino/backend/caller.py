@@ -1,7 +1,7 @@
 """Caller: the facts that a backend needs to forward a call to another server.
 
-Handlers do not need these facts. A proxy does: it must know whether the client wants progress and
-log messages, and may have one connection to its server for each of its clients. Context.caller
+Handlers do not need these facts, but a proxy does: it must know whether the client wants progress
+and log messages, and may have one connection to its server for each of its clients. Context.caller
 returns the Caller of a call.
 """
 
@@ -69,9 +69,9 @@ class Caller(Protocol):
         - The runtime reserves no memory for the result of the call.
         - When the server ends, it does not wait for the call: it answers with an empty result and
           cancels the handler.
-        - Over HTTP, the loss of the connection cancels the call in every revision of MCP. Its
-          notifications are not kept for a client that reconnects.
-        - The params of the call are freed, so read them before.
+        - Over HTTP, the loss of the connection cancels the call in every revision of MCP. The
+          call's notifications are not stored for a client that reconnects.
+        - The params of the call are freed. Read them before you call this method.
 
         Call this method on the event loop. It does nothing for a call that was cancelled. Raises
         RpcError for a call in a batch, because a batch is answered only when all its calls end.
@@ -83,7 +83,7 @@ class CallerSession(Protocol):
     """The connection on which a call has arrived, for backends that store something per client.
 
     All calls of a connection have the same object, which can be the key of a dict.
-    closed: a future that gets the result None when the connection has ended.
+    closed: a future whose result is set to None when the connection has ended.
     """
 
     closed: Future[None]
@@ -146,10 +146,7 @@ class CallerSession(Protocol):
 
 
 class DetachedCaller:
-    """The Caller of a call that has not arrived on a connection of an MCP client.
-
-    It wants no progress and no log messages, and gets no notifications.
-    """
+    """The Caller of a call that no MCP client has sent: it wants neither progress nor messages."""
 
     session = None
     wants_progress = False

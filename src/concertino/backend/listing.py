@@ -1,7 +1,7 @@
 """Reads lists of a backend, such as the names of its resources, when no client has asked for them.
 
-Three packages use this: composition to find out which resources its parts have, guards to find
-patterns that match no tool, and proxy to find tools that have changed.
+Three packages use this: composition to find out which resources the composed servers have, guards
+to find patterns that match no tool, and proxy to find tools that have changed.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def decode_page(result: Struct | Raw, listing: ListMethod) -> Any:
 class _ListingContext:
     """The Context of a list call that no client has made. It sends nothing.
 
-    As the client it names concertino, with the newest revision of MCP. It has only the attributes
-    that the handler of a list may use.
+    The client is named concertino and speaks the newest revision of MCP. Attributes that no handler
+    of a list may use are missing.
     """
 
     client = ClientFacts("concertino", "", MODERN.name, {})

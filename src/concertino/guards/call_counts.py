@@ -37,9 +37,9 @@ NO_CALLS: Sequence[int] = (0,) * (len(BOUNDARIES_S) + 1)
 class CallCounts:
     """Counts the calls of a backend, and describes them for Prometheus.
 
-    Call begin() and end() for each call on the event loop; text() may be called from any thread.
-    The numbers for one combination of method, name and kind of failure are a series. The number of
-    series is limited, because clients may send any names.
+    begin() and end() must be called on the event loop for each call; text() may be called from any
+    thread. The numbers for one combination of method, name and kind of failure are a series. The
+    number of series is limited, because clients may send any names.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,6 @@ class CallCounts:
         """Count a call that has ended.
 
         method: what begin() has returned for this call.
-        call: the call.
         failure: how the call has failed; None if it has succeeded.
         duration_s: how long the call ran, in seconds.
         """
@@ -85,15 +84,18 @@ class CallCounts:
         duration_s: how long the call ran, in seconds.
         """
         method = self._methods.count_as(call.method, failure)
+        name = ""
         # Count all resources together, because there may be any number of URIs.
-        name = (name_of(call) if call.method != "resources/read" else None) or ""
+        if call.method != "resources/read":
+            name = name_of(call) or ""
         if name:
             name = self._names.count_as(name, failure)
 
-        labels = (method, name, failure.kind if failure else "")
+        kind = failure.kind if failure else ""
+        labels = (method, name, kind)
         # Limit the memory: names and kinds of failure have many combinations.
         if labels not in self._counts and len(self._counts) >= SERIES:
-            labels = (method, OTHER if name else "", labels[2])
+            labels = (method, OTHER if name else "", kind)
 
         buckets = self._counts.get(labels)
         if buckets is None:
@@ -142,6 +144,7 @@ class CallCounts:
 
 
 def _redact(labels: Labels) -> Labels:
+    """Return labels without secrets."""
     method, name, kind = map(redactor().text, labels)
     return method, name, kind
 

@@ -34,7 +34,7 @@ BOUNDARIES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 # At most this many names, or combinations of labels, are counted separately. All others are counted
 # together as OTHER, so that clients cannot fill the memory with names that they invent.
 SERIES = 1000
-# The value that the OpenTelemetry conventions define for this.
+# The name for calls that are not counted separately, as in the OpenTelemetry conventions.
 OTHER = "_OTHER"
 # The longest name that is reported, in characters. Longer names are cut.
 LONGEST_NAME = 256
@@ -46,7 +46,7 @@ REFUSAL_CODES = frozenset(("RATE_LIMIT_EXCEEDED", "TOO_MANY_IN_FLIGHT"))
 
 
 class CallFailure(Struct, frozen=True):
-    """How a call failed.
+    """The way in which a call failed.
 
     kind: the value of the attribute `error.type`:
         - `tool_error` for a tool result with isError;
@@ -86,7 +86,8 @@ class Names:
         name: the name in the call.
         failure: how the call has failed; None if it has succeeded.
         """
-        if (failure is None or not failure.is_unknown) and len(self._known) < SERIES:
+        exists = failure is None or not failure.is_unknown
+        if exists and len(self._known) < SERIES:
             self._known.add(name)
         return name if name in self._known else OTHER
 
@@ -130,8 +131,7 @@ def failure_of(error: BaseException) -> CallFailure:
 def failure_of_result(call: Call, result: Any) -> CallFailure | None:
     """Return the failure of a call that has returned a result; None if the call has succeeded.
 
-    Only the result of a tool can be a failure: one with isError has the kind `tool_error`.
-    call: the call.
+    Only the result of a tool can be a failure: a result with isError, with the kind `tool_error`.
     result: the result of the backend, as a Struct or as JSON.
     """
     if call.method != "tools/call":

@@ -3,8 +3,8 @@
     result = await Deadline(work, context, timeout_s)     # raises DeadlineExceeded
 
 The work is the coroutine of the call. When the time limit has passed, the work is cancelled and
-DeadlineExceeded is raised at once. If the work then does not end, because it catches CancelledError
-or cleans up slowly, it continues in a separate task; asyncio.timeout() would wait for its end. A
+DeadlineExceeded is raised at once. Work that does not end then, because it catches CancelledError
+or cleans up slowly, continues in a separate task. (asyncio.timeout() would wait for its end.) A
 handler that blocks the event loop cannot be interrupted.
 
 The timer is created when the work waits for the first time, so the limit takes no time for the many
@@ -32,8 +32,8 @@ class DeadlineExceeded(Exception):
     """Raised by Deadline when the time limit of a call has passed.
 
     task: the task in which the call's work continues; None if the work has ended.
-    is_cancelled: whether the task that awaits the Deadline was cancelled at the same time. Then its
-        code must raise CancelledError, as if there were no time limit.
+    is_cancelled: whether the task that awaits the Deadline was cancelled at the same time. The
+        code that catches this exception must then raise CancelledError.
     """
 
     def __init__(self, task: asyncio.Task[None] | None, *, is_cancelled: bool) -> None:
@@ -47,8 +47,8 @@ class Deadline:
 
     `await Deadline(...)` returns the result of the work, or raises its exception.
     work: the coroutine of the call.
-    context: the Context that the handler has. After the time limit its `is_over` and `cancelled`
-        are True.
+    context: the Context of the handler. After the time limit, `context.is_over` and
+        `context.cancelled` are True.
     timeout_s: the time limit in seconds.
     """
 
@@ -108,7 +108,7 @@ class Deadline:
 
 
 async def _run_late(work: Work, waiting: object) -> None:
-    """Run work that has not ended when it was cancelled, up to its end. Its result is not used.
+    """Run work to its end that has not ended when it was cancelled. Drop its result.
 
     waiting: the object that the work awaits now.
     """

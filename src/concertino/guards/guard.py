@@ -6,12 +6,12 @@ The steps of a call:
 
     allowed? -> concurrent calls -> rate -> the backend, within the time limit -> secrets -> size
 
-An *operation* is one tool, prompt or resource. At its first call, the settings that apply to it are
-stored in an OperationPolicy (operation_policy.py). The policy begins the operation's calls, and has
-the *hooks*: the methods that are called when a call ends, to redact its result, for example. The
-runtime begins calls with the functions of call_starter(), which make no coroutine around a call.
-Other callers, such as a wrapper around the guard, await handle(), which does the same in a
-coroutine.
+An *operation* is one tool, prompt or resource. At the first call of an operation, the settings that
+apply to the operation are stored in an OperationPolicy (operation_policy.py). The policy begins the
+operation's calls, and has the *hooks*: the methods that are called when a call ends, for example to
+redact the result. The runtime begins calls with the functions of call_starter(), which make no
+coroutine around a call. Other callers, such as a wrapper around the guard, await handle(), which
+does the same in a coroutine.
 
 All steps are in one class instead of a chain of wrappers, because each coroutine around a call
 takes longer than all steps together (bench/guards.py). single_guards.py has a class for each step.
@@ -74,23 +74,24 @@ class Guard(BackendWrapper):
 
         run(Guard(server, rate_limit="10/60", timeout_s=30, deny="drop_*"))
 
-    Without options it does nothing. A tool call that a guard refuses gets a result with isError; a
-    call of a prompt or resource gets an error response.
+    Without options, a Guard does nothing. A tool call that a Guard refuses gets a result with
+    isError. A call of a prompt or resource that it refuses gets an error response.
 
     An operation is a tool, prompt or resource. A pattern selects operations by their names:
     `search_*` selects tools, `prompt:draft_*` prompts, and `resource:notes://*` resources. A
     pattern is a case-sensitive glob with `*`, `?` and `[a-z]`.
 
     inner: the other Backend, such as a Server.
-    rate_limit: how many calls are accepted per time: a Rate, a string such as `10/60` (10 calls of
-        each tool within any 60 seconds) or `search_*=10/60`, or several of these. A call must be
-        within all rates; a refused call does not count against any of them. () for no limit.
+    rate_limit: how many calls are accepted within a time: a Rate, a string such as `10/60` (10
+        calls of each tool within any 60 seconds) or `search_*=10/60`, or several of these. A call
+        must be within all rates. A refused call does not count against any of them. () for no
+        limit.
     max_in_flight: how many calls may run at the same time; None for any number.
-    timeout_s: how long a call may take, in seconds. After that it is cancelled, and the client gets
-        the error TIMED_OUT. None for any time.
+    timeout_s: how long a call may take, in seconds. After that the call is cancelled, and the
+        client gets the error TIMED_OUT. None for any time.
     max_result_bytes: the largest size of a result as JSON, in bytes; None for any size. A larger
-        result of a tool is stored in `store`, and the client gets its beginning and a link to it.
-        Larger results of prompts and resources are refused.
+        result of a tool is stored in `store`, and the client gets the beginning of the result and a
+        link to the whole. Larger results of prompts and resources are refused.
     match: patterns of the operations to which max_in_flight, timeout_s and max_result_bytes apply;
         by default all.
     allow: patterns of the operations that clients may see and call. It has an effect only on the
@@ -131,13 +132,13 @@ class Guard(BackendWrapper):
         self._visibility = Visibility(allow, deny)
         permits = None if max_in_flight is None else Permits(max_in_flight)
         self._limits = GuardLimits(
-            permits,
-            timeout_s,
-            max_result_bytes,
-            redact,
-            store or OversizeStore(),
-            LateWork(permits),
-            clock if clock is time.monotonic else _make_monotonic(clock),
+            permits=permits,
+            timeout_s=timeout_s,
+            max_bytes=max_result_bytes,
+            redact=redact,
+            store=store or OversizeStore(),
+            late_work=LateWork(permits),
+            clock=clock if clock is time.monotonic else _make_monotonic(clock),
         )
         self._operations = OperationTable(inner, self._limits, _read_rates(rate_limit), match)
         # The backend's features, and the features that clients get instead.
@@ -167,9 +168,13 @@ class Guard(BackendWrapper):
             return features
         # This guard itself has resources: the results that are too large.
         # Return the same object each time, because sessions cache data by this object.
-        if self._features is None or self._features[0] is not features:
-            self._features = features, replace(features, resources=True)
-        return self._features[1]
+        if self._features is not None:
+            inner_features, own_features = self._features
+            if inner_features is features:
+                return own_features
+        own_features = replace(features, resources=True)
+        self._features = features, own_features
+        return own_features
 
     async def watch(self, uris: frozenset[str]) -> None:
         if self._visibility.is_limited:
@@ -224,14 +229,14 @@ class Guard(BackendWrapper):
     def call_starter(self) -> CallStarter | None:
         """Return the functions with which the runtime begins calls faster than with handle().
 
-        backend/call_hooks.py describes them. Each one checks whether a call may run, and returns
-        the coroutine of the inner backend.
-        Returns None if a subclass overrides handle(), because the runtime must then await that.
+        Each of these functions checks whether a call may run, and returns the coroutine of the
+        inner backend (backend/call_hooks.py).
+        Returns None if a subclass overrides handle(), because the runtime must then await handle().
         """
         if not has_method_of(self, Guard.handle, self.handle):
             return None
         # If a subclass overrides begin_call(), the functions in the table must not be used, because
-        # they do not call it.
+        # they do not call begin_call().
         is_own = has_method_of(self, Guard.begin_call, self.begin_call)
         tools = self._operations.begin_by_name("tools/call")
         return CallStarter(self.begin_call, tools if is_own else {}, self._limits.redact)
@@ -250,11 +255,10 @@ class Guard(BackendWrapper):
           coroutine.
         - A call that exceeds a limit, such as a rate: the coroutine returns or raises the refusal.
 
-        call: the client's request.
-        context: its Context. If this guard has `redact`, the Context must remove secrets from the
-            messages of the handler.
-        slot: if something must be done at the end of the call, this method sets `slot.hooks` to the
-            functions that the runtime must then call.
+        context: the Context of the call. If this guard has `redact`, the Context must remove
+            secrets from the messages of the handler.
+        slot: this method sets `slot.hooks` to the functions that the runtime must call at the end
+            of the call, unless nothing must be done then.
         """
         name = call.name if call.method in KINDS else None
         if name is None or self._is_stored_result(call.method, name):
@@ -317,7 +321,7 @@ class Guard(BackendWrapper):
             raise self._redact_error(exc) from None
 
     async def _handle_unredacted(self, call: Call, context: Context) -> Struct | Raw:
-        """Do the same as _handle_other(), but leave secrets in the result and in errors."""
+        """Handle a call that is not a call of an operation. Secrets stay in results and errors."""
         list_method = LIST_METHODS.get(call.method)
         if list_method is not None:
             return await self._list(list_method, call, context)
@@ -346,8 +350,10 @@ class Guard(BackendWrapper):
         page: Any = await self.inner.handle(call, context)
         cached = self._lists.get(call.method)
         # Return the same object for the same page, because sessions cache data by this object.
-        if cached is not None and cached[0] is page:
-            return cached[1]
+        if cached is not None:
+            inner_page, own_page = cached
+            if inner_page is page:
+                return own_page
 
         visible = self._filter(method, page) if self._visibility.is_limited else page
         if "cursor" not in call.params:

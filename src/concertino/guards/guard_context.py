@@ -19,7 +19,7 @@ __all__ = ["GuardContext"]
 class GuardContext(Struct, eq=False):
     """A Context that can remove secrets from messages, and knows whether the time limit has passed.
 
-    inner: the Context of the call, to which everything else is forwarded.
+    inner: the Context of the call, which has all other attributes.
     is_over: whether the time limit has passed; then `cancelled` is True, too. Deadline sets it.
     redacts: whether to remove secrets from progress and log messages.
     """

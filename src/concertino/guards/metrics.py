@@ -1,9 +1,9 @@
 """Metrics: counts and times calls, for Prometheus.
 
-A stdio server has no network address at which Prometheus could fetch the numbers. So they are
-written to a file, which the textfile collector of Prometheus' node exporter or an agent reads. The
-file is replaced every 15 s and at the end. An HTTP server can also return the numbers at /metrics.
-call_counts.py counts the calls and makes the text.
+A stdio server has no network address at which Prometheus could fetch the numbers. So Metrics writes
+the numbers to a file, which an agent or the textfile collector of Prometheus' node exporter reads.
+The file is replaced every 15 s and at the end. An HTTP server can also return the numbers at
+/metrics. call_counts.py counts the calls and makes the text.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Metrics(BackendWrapper):
         atomically, so that no reader sees an incomplete one.
     every_s: how many seconds pass between two writes.
     clock: a monotonic clock in seconds, for the durations of calls.
-    counts: counts the calls. Give several Metrics the same object to count their calls together;
-        None for an object of its own.
+    counts: counts the calls. Several Metrics with the same object count their calls together. None
+        for a new object.
     """
 
     def __init__(

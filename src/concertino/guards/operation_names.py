@@ -57,9 +57,9 @@ class Patterns:
         self.kinds = frozenset(globs)
 
     def unmatched(self, kind: str, names: Collection[str]) -> list[str]:
-        """Return the patterns for tools, prompts or resources that match none of them.
+        """Return the patterns for one kind of operation that match no operation.
 
-        kind: which patterns to check: those for "tool", "prompt" or "resource".
+        kind: "tool", "prompt" or "resource".
         names: the names or URIs of all operations of this kind.
         """
         return [
@@ -84,9 +84,7 @@ class Patterns:
         resource, because URI templates decode URIs.
         kind, name: the same as for match().
         """
-        return self.match(kind, name) or (
-            kind == "resource" and "%" in name and self.match(kind, _unquote(name))
-        )
+        return any(self.match(kind, spelling) for spelling in _spellings(kind, name))
 
     def match_all_spellings(self, kind: str, name: str) -> bool:
         """Return whether a pattern matches a name, or each of two spellings of a URI.
@@ -95,17 +93,17 @@ class Patterns:
         patterns.
         kind, name: the same as for match().
         """
-        return self.match(kind, name) and (
-            kind != "resource" or "%" not in name or self.match(kind, _unquote(name))
-        )
+        return all(self.match(kind, spelling) for spelling in _spellings(kind, name))
 
 
-def _unquote(uri: str) -> str:
-    """Return a URI with its percent-encoding decoded."""
+def _spellings(kind: str, name: str) -> list[str]:
+    """Return a name and, for a URI with percent-encoding, also the decoded URI."""
+    if kind != "resource" or "%" not in name:
+        return [name]
     # Imported here, because the import takes memory, and few servers need it.
     from urllib.parse import unquote
 
-    return unquote(uri)
+    return [name, unquote(name)]
 
 
 class Visibility:
@@ -115,7 +113,7 @@ class Visibility:
     Raises ValueError for an invalid pattern.
 
     Attributes:
-    is_limited: whether there is any pattern. If there is none, everything is visible.
+    is_limited: whether there is any pattern. Without patterns, everything is visible.
     has_allow: whether there is an `allow` pattern.
     """
 
@@ -126,18 +124,18 @@ class Visibility:
         self.has_allow = bool(self._allow.kinds)
 
     def unmatched(self, kind: str, names: Collection[str]) -> list[str]:
-        """Return the `allow` patterns for tools, prompts or resources that match none of them.
+        """Return the `allow` patterns for one kind of operation that match no operation.
 
-        kind: which patterns to check: those for "tool", "prompt" or "resource".
+        kind: "tool", "prompt" or "resource".
         names: the names or URIs of all operations of this kind.
         """
         return self._allow.unmatched(kind, names)
 
     def allows(self, kind: str, name: str) -> bool:
-        """Return whether clients may see an operation.
+        """Return whether clients may see and call an operation.
 
-        kind: the kind of the operation: "tool", "prompt" or "resource".
-        name: its name or URI.
+        kind: "tool", "prompt" or "resource".
+        name: the name or URI of the operation.
         """
         # A client must not be able to avoid a pattern by percent-encoding. Therefore one spelling
         # of a URI that matches `deny` is enough, while both spellings must match `allow`.

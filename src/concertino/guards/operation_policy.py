@@ -1,8 +1,8 @@
 """OperationPolicy: the settings of a guard for one operation (a tool, prompt or resource).
 
-OperationTable (operation_table.py) creates it at the first call of the operation. The policy begins
-the operation's calls, and it is also their CallHooks (protocol/call_hooks.py): the runtime calls
-finish(), fail() or time_out() when a call ends.
+OperationTable (operation_table.py) creates the policy at the first call of the operation. The
+policy begins the operation's calls. It is also the CallHooks of these calls
+(protocol/call_hooks.py): the runtime calls finish(), fail() or time_out() when a call ends.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class LateWork:
         without a check of `is_full`.
 
     Attributes:
-    tasks: the tasks in which the work continues. The Guard cancels them when it is closed.
-    is_full: whether `tasks` has reached its limit, so that no call with a time limit may begin.
+    tasks: the tasks in which the work continues. Guard.close() cancels them.
+    is_full: whether there are MAX_LATE_WORK tasks, so that no call with a time limit may begin.
     """
 
     __slots__ = ("_permits", "is_full", "tasks")
@@ -135,17 +135,18 @@ class OperationPolicy:
     """Begins the calls of one operation, and has the hooks: the methods for the end of a call.
 
     An operation is a tool, prompt or resource. begin_method() returns the function that begins a
-    call: it checks the limits, and returns the coroutine of the call. The runtime, or Guard.handle,
-    runs the coroutine, and then calls one of the hooks: finish(), fail() or time_out().
+    call: the function checks the limits, and returns the coroutine of the call. The runtime, or
+    Guard.handle, runs the coroutine, and then calls one of the hooks: finish(), fail() or
+    time_out().
 
     inner: the backend that handles the calls.
-    method, name: identify the operation, such as "tools/call" and the name of the tool.
+    method, name: the method of the calls, such as "tools/call", and the name of the operation.
     windows: the counters of the rates that apply to the operation.
     limits: the other settings that apply to the operation.
 
     Attributes:
     method, name, windows: the arguments.
-    permits, timeout_s, accepts_text: what the runtime reads; protocol/call_hooks.py describes them.
+    permits, timeout_s, accepts_text: settings that the runtime reads, as in CallHooks.
     """
 
     __slots__ = (
@@ -189,8 +190,8 @@ class OperationPolicy:
         handle = operation_handler_of(inner, method, name)
         if handle is None and windows and (check := argument_check_of(inner, method, name)):
             handle = _make_checking_handle(check, inner.handle)
-        # If the arguments cannot be checked first, a call counts at once, and no longer if its
-        # result shows that the arguments were invalid.
+        # If the arguments cannot be checked first, a call counts at once. It no longer counts if
+        # its result shows that the arguments were invalid.
         self._counts_at_end = handle is None and bool(windows) and method in CHECKED
         if self._counts_at_end:
             handle = refusing_handler_of(inner)
@@ -229,10 +230,11 @@ class OperationPolicy:
     ) -> Work:
         """Begin a call of an operation with exactly one rate: return its coroutine, or refuse it.
 
-        The result is that of _begin_limited(). Most operations with rates have one. Without the
-        loops and conditions of _begin_limited(), all guards together take 2 % fewer of a small
-        call's CPU instructions (CPython 3.13).
+        Has the same effect as _begin_limited().
         """
+        # Most operations with rates have a single one. Without the loops and conditions of
+        # _begin_limited(), all guards together take 2 % fewer of a small call's CPU instructions
+        # (CPython 3.13).
         permits = self.permits
         if permits is not None:
             if permits.free <= 0:
@@ -267,7 +269,7 @@ class OperationPolicy:
     ) -> Work:
         """Begin a call of an operation with limits, or return the coroutine that refuses it.
 
-        slot: gets this object as the hooks of the call, if something must be done at its end.
+        slot: if something must be done at the end of the call, `slot.hooks` becomes this object.
         """
         permits = self.permits
         if permits is not None:
@@ -329,7 +331,8 @@ class OperationPolicy:
             # ContextVar.reset() would fail if the work continues in another context.
             argument_verdict.set(outer)
         # A wrapper may have called the tool again with other arguments, and with success.
-        if verdict.refused and not (isinstance(result, CallToolResult) and not result.is_error):
+        has_succeeded = isinstance(result, CallToolResult) and not result.is_error
+        if verdict.refused and not has_succeeded:
             self._uncount(began)
             record_refused_arguments()
         return result
@@ -412,7 +415,7 @@ class OperationPolicy:
     def fail(self, error: BaseException) -> BaseException:
         """Return the exception to raise for a call whose coroutine has raised `error`.
 
-        It is the same exception, or a copy without secrets.
+        Returns `error` itself, or a copy without secrets.
         """
         if self._limits.redact and isinstance(error, RpcError):
             return redact_error(error)
@@ -421,9 +424,9 @@ class OperationPolicy:
     def time_out(self, work: Any) -> CallToolResult:
         """Return the error result for a tool call whose time limit has passed.
 
-        For prompts and resources it raises RpcError. If the work of the call goes on although it
-        was cancelled, it counts as a running call until on_late_end() is called.
-        work: the task in which the work continues; None if the work has ended.
+        Raises RpcError for a prompt or resource. Work that continues although it was cancelled
+        counts as a running call until on_late_end() is called.
+        work: the task in which the work of the call continues; None if the work has ended.
         """
         if work is not None:
             self._limits.late_work.add(work)
@@ -436,7 +439,7 @@ class OperationPolicy:
         )
 
     def on_late_end(self, work: Any) -> None:
-        """Count a call as ended, whose work went on after time_out() and has now ended.
+        """Count a call as ended whose work continued after time_out() and has now ended.
 
         work: the task that was passed to time_out().
         """
@@ -500,8 +503,8 @@ def _single_text(result: object) -> str | None:
 def _make_text_check(max_bytes: int | None, redact: bool) -> Callable[[str], bool] | None:
     """Return a fast function that returns True for texts that need not be examined further.
 
-    If it returns True, the text is certainly short enough and contains no secret. If it returns
-    False, the text must be examined fully, and may still be acceptable.
+    True means that the text is short enough and contains no secret. False means only that the text
+    must be examined further.
     max_bytes: the largest size of a result as JSON; None for any size.
     redact: whether secrets must be removed.
     Returns None if there is neither a size limit nor redaction.

@@ -71,8 +71,9 @@ class OperationTable:
     def add(self, method: str, name: str) -> BeginCall:
         """Make the policy of an operation, and return the function that begins its calls.
 
-        If the table is full, or the name is very long, the policy is not stored. Then add() must be
-        called again for the next call; such operations share their counters of rates.
+        If the table is full, or the name is very long, the policy is not stored, and add() must be
+        called again for the next call. Operations without a stored policy share their counters of
+        rates.
         method, name: for example "tools/call" and the name of the tool.
         """
         policies = self._policies[method]

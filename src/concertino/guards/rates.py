@@ -35,8 +35,9 @@ class Rate(Struct, frozen=True, metaclass=HintingStructMeta):
         `prompt:*` or `resource:notes://*`; by default all tools.
     shared: whether all these operations are counted together; by default each is counted alone.
     Raises ValueError for invalid fields.
-    The defaults are the limits of the Orchestre system (its protocol reference, "Rate Limiting").
     """
+
+    # The defaults are the limits of the Orchestre system (its protocol reference, "Rate Limiting").
 
     calls: int = 10
     within_s: float = 60.0

@@ -1,7 +1,7 @@
 """refuse(): the response of a guard to a call that it refuses.
 
-For a tool it is a result with isError, which the model sees; for other methods it is a JSON-RPC
-error.
+The response is a result with isError for a tool, because the model sees results. For other methods
+the response is a JSON-RPC error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def as_result(
 ) -> CallToolResult:
     """Return the isError result that a tool has if it raises ToolError with these arguments.
 
-    Its text is a JSON object with the code, the message, the suggestion and the fields in `extra`.
+    The text of the result is a JSON object with the code, the message, the suggestion and the
+    fields in `extra`.
     """
     body = ToolError(code, message, suggestion=suggestion, **extra).body
     return CallToolResult([TextContent(encode(body).decode())], is_error=True)
@@ -41,15 +42,15 @@ def refuse(
 ) -> CallToolResult:
     """Refuse a call: return an isError result for a tool, and raise RpcError for other methods.
 
-    Both contain the same JSON object. In the result it is the text. In the RpcError it is the data,
-    and the JSON-RPC error code is BUSY (-31001). The object has these fields:
+    The text of the result, or the data of the RpcError, is a JSON object with the fields below. The
+    code of the RpcError is BUSY (-31001).
 
     code: the kind of the refusal, such as RATE_LIMIT_EXCEEDED.
     message: the text of the refusal.
     suggestion: what the caller can do.
-    extra: other fields.
+    extra: further fields.
 
-    method: the method of the call, such as "tools/call".
+    method: not a field: the method of the call, such as "tools/call".
     """
     if method == "tools/call":
         return as_result(code, message, suggestion, **extra)

@@ -9,7 +9,7 @@ __all__ = ["redact_error"]
 
 
 def redact_error(error: RpcError) -> RpcError:
-    """Return an error whose message and data contain no secrets; the same object if it has none."""
+    """Return an error without secrets in its message and data; `error` itself if it has none."""
     secrets = redactor()
     message, data = secrets.value(error.message), secrets.value(error.data)
     if message is error.message and data is error.data:

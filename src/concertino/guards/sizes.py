@@ -1,7 +1,7 @@
 """Cuts tool results that are too large, and stores the whole results in an OversizeStore.
 
-The cut result contains a link to the whole result, which is a resource; Guard answers
-`resources/read` for it.
+The cut result contains a link to the whole result, which is a resource. Guard handles the requests
+`resources/read` for these resources.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 from msgspec import UNSET, Raw, Struct
 from msgspec.json import decode, encode
+from msgspec.structs import replace
 
 from concertino.errors import ResourceNotFound
 from concertino.guards.refusals import as_result
@@ -96,11 +98,16 @@ class OversizeStore:
         return ReadResourceResult([_with_uri(uri, item) for item in contents])
 
     def _make_room(self, needed: int) -> None:
-        """Remove expired results, then the oldest ones, until there is space for `needed` bytes."""
+        """Remove expired results, then the oldest ones, until one more result fits.
+
+        needed: the size of this result in bytes; 0 to remove only expired results.
+        """
         now = self._clock()
+        added = 1 if needed else 0
         for uri, (_, size, expires_at) in list(self._results.items()):
-            fits_count = len(self._results) + (needed > 0) <= self._max_results
-            if expires_at > now and self.bytes + needed <= self.max_bytes and fits_count:
+            fits_count = len(self._results) + added <= self._max_results
+            fits_bytes = self.bytes + needed <= self.max_bytes
+            if expires_at > now and fits_bytes and fits_count:
                 break
             del self._results[uri]
             self.bytes -= size
@@ -108,9 +115,7 @@ class OversizeStore:
 
 def _with_uri(uri: str, contents: ResourceContents) -> ResourceContents:
     """Return contents with this URI. Contents that already have a URI keep it."""
-    return ResourceContents(
-        contents.uri or uri, contents.text, contents.blob, contents.mime_type, contents.meta
-    )
+    return contents if contents.uri else replace(contents, uri=uri)
 
 
 def size_of(result: Struct | Raw) -> int:
@@ -122,20 +127,21 @@ def cut(
     result: Struct | Raw,
     name: str,
     size: int,
-    most: int,
+    max_bytes: int,
     store: OversizeStore,
 ) -> CallToolResult:
-    """Store a tool's result that is too large, and return a short one for the client.
+    """Store a tool's result that is too large, and return a short result for the client.
 
-    - For a result with text, this is the beginning of the text, with a link to the whole result.
-    - For a result with structured content, and for an error, it is the error RESULT_TOO_LARGE with
-      the link: a part of structured content would not match the output schema.
+    - For a result with text, the short result is the beginning of the text and a link to the whole
+      result.
+    - For a result with structured content, and for an error, the short result is the error
+      RESULT_TOO_LARGE and the link: a part of structured content would not match the output schema.
     - If the result is larger than the whole store, there is no link.
 
     result: a CallToolResult, or its JSON.
     name: the name of the tool.
-    size: the size of the result, in bytes.
-    most: the size limit for the returned result, in bytes.
+    size: the size of `result`, in bytes.
+    max_bytes: the size limit for the short result, in bytes.
     store: stores the whole result.
     """
     if isinstance(result, Raw):
@@ -159,18 +165,19 @@ def cut(
             )
         ]
     if result.structured_content is not UNSET or result.is_error or not contents:
+        fields: dict[str, Any] = {"limitBytes": max_bytes, "sizeBytes": size}
+        if uri:
+            fields["uri"] = uri
         error = as_result(
             "RESULT_TOO_LARGE",
-            f"The result of {name} has {size} bytes; {most} are allowed.",
+            f"The result of {name} has {size} bytes; {max_bytes} are allowed.",
             f"For the whole, {where}.",
-            limitBytes=most,
-            sizeBytes=size,
-            **({"uri": uri} if uri else {}),
+            **fields,
         )
         return CallToolResult([*error.content, *link], is_error=True)
     text = next((block.text for block in result.content if isinstance(block, TextContent)), "")
     # Subtract ENVELOPE_BYTES once for the result and once for the link.
-    start = _truncate(text, most - 2 * ENVELOPE_BYTES)
+    start = _truncate(text, max_bytes - 2 * ENVELOPE_BYTES)
     note = (
         f"[the first {len(start)} of {len(text)} characters, {size} bytes in all; "
         f"for the whole, {where}]"
@@ -178,12 +185,12 @@ def cut(
     return CallToolResult([TextContent(f"{start}\n{note}" if start else note), *link])
 
 
-def _truncate(text: str, most: int) -> str:
-    """Return the beginning of a text that has at most `most` bytes as JSON."""
-    start = text[: max(0, most)]
+def _truncate(text: str, max_bytes: int) -> str:
+    """Return the beginning of a text that has at most `max_bytes` bytes as JSON."""
+    start = text[: max(0, max_bytes)]
     # Escapes and characters outside of ASCII take several bytes. Halving finds a fitting beginning
-    # in a few steps; it may be shorter than necessary.
-    while start and len(encode(start)) > most:
+    # in a few steps, though perhaps not the longest one.
+    while start and len(encode(start)) > max_bytes:
         start = start[: len(start) // 2]
     return start
 

@@ -1,7 +1,7 @@
 """Telemetry: reports a span and a duration for each call to OpenTelemetry.
 
 Needs the extra `otel`. The reports go to the OpenTelemetry providers of the process, which
-`opentelemetry-instrument` or the application sets up; without providers, nothing is reported. If a
+`opentelemetry-instrument` or the application sets up. Without providers, nothing is reported. If a
 request has a `traceparent` in `_meta`, the span continues the caller's trace.
 Arguments and results are never reported. Secrets are removed from names and error texts.
 Spec: opentelemetry.io, semantic conventions, GenAI, "MCP"; W3C Trace Context; 2026-07-28
@@ -113,12 +113,10 @@ class Telemetry(BackendWrapper):
         if (id := getattr(context, "request_id", None)) is not None:
             attributes["jsonrpc.request.id"] = redact(str(id))
 
+        title = call.method
         # There must be few names of spans, so they do not contain URIs.
-        title = (
-            f"{call.method} {redact(name)}"
-            if name and call.method != "resources/read"
-            else call.method
-        )
+        if name and call.method != "resources/read":
+            title = f"{call.method} {redact(name)}"
         carrier = {key: value for key, value in context.meta.items() if isinstance(value, str)}
         began = time.perf_counter()
         with self._tracer.start_as_current_span(

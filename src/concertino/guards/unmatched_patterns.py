@@ -26,9 +26,9 @@ MAX_NAMES = 500
 async def warn_of_unmatched(backend: Backend, visibility: Visibility) -> None:
     """Log a warning for each `allow` pattern that matches no tool, prompt or resource of a backend.
 
-    If the backend cannot list its tools now, or has none, the patterns for tools are not checked;
-    the same holds for prompts and resources.
-    visibility: says which operations clients may see, by the patterns `allow` and `deny`.
+    The patterns for tools are not checked if the backend has no tools or cannot list them now. The
+    same holds for prompts and resources.
+    visibility: the patterns `allow` and `deny`, which decide what clients may see.
     """
     features = backend.features()
     offered = {

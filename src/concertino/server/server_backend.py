@@ -149,8 +149,8 @@ class ServerBackend:
         """Return which arguments of a tool have `x-mcp-header` in their schema.
 
         Clients repeat these arguments in HTTP headers `Mcp-Param-...`.
-        Returns the path of each such argument -> the rest of the name of its header; {} for an
-        unknown tool.
+        Returns the path of each such argument -> the part of the header's name after `Mcp-Param-`;
+        {} for an unknown tool.
         """
         tool = self._registered_tools.entries.get(name)
         return {} if tool is None else tool.param_headers

@@ -50,7 +50,7 @@ class Elicitation(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=Tr
     mode: "form" asks the user to fill in a form, "url" asks the user to open a web page.
     requested_schema: the form, as a JSON Schema of an object without nested objects.
     url: the web page, in the mode "url"; the client opens it only if the user agrees.
-    elicitation_id: identifies an elicitation with a URL, in 2025-11-25 only.
+    elicitation_id: the id of an elicitation with a URL; used in 2025-11-25 only.
     """
 
     message: str
@@ -108,7 +108,7 @@ class ToolUseContent(
 ):
     """Content of a sampling message: the model calls a tool. Since 2025-11-25.
 
-    id: identifies the call in the conversation; see ToolResultContent.tool_use_id.
+    id: the id of the call, which the ToolResultContent with its result repeats.
     name: the name of the tool.
     input: the arguments of the call.
     """
@@ -166,7 +166,7 @@ class Sampling(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True,
     max_tokens: the largest length of the model's message, in tokens.
     system_prompt: instructions for the model.
     model_preferences: hints for the choice of the model, in the form of MCP's `modelPreferences`.
-    include_context: of which MCP servers the client adds the context to the prompt: "none",
+    include_context: the MCP servers whose context the client adds to the prompt: "none",
         "thisServer" or "allServers".
     temperature, stop_sequences: settings of the model.
     metadata: data for the provider of the model.
@@ -234,7 +234,7 @@ class ListRootsResult(Struct, frozen=True):
 class InputRequest(Struct, frozen=True):
     """One request of a server to its client, as a method and undecoded params.
 
-    It is sent in an `input_required` result, or before 2026-07-28 as a JSON-RPC request.
+    The server sends it in an `input_required` result; before 2026-07-28, as a JSON-RPC request.
     """
 
     method: str

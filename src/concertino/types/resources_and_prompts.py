@@ -86,7 +86,7 @@ class ListResourceTemplatesResult(
 
 
 class PromptArgument(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
-    """An argument of a prompt; its values are strings.
+    """An argument of a prompt. Clients send its value as a string.
 
     required: whether the client must send the argument; None means the same as False.
     """
