@@ -27,7 +27,8 @@ class Batch:
     """Collects the responses to the requests of one batch, which are sent as one array.
 
     answers: the responses so far.
-    size: the total size in bytes of these responses, without the errors for invalid elements.
+    size: the total size in bytes of the responses to requests. The errors for elements that are not
+        messages do not count.
     ids: the ids of the requests, to find duplicates.
     missing: how many requests have no response yet. At 0 the array is sent.
     """
@@ -44,8 +45,8 @@ class Batch:
 class Batches:
     """The batches that one peer receives.
 
-    limits: how many messages a batch may have, and how many bytes the responses of all unfinished
-        batches.
+    limits: the limits for the number of messages in a batch, and for the size of all responses that
+        wait until their batches are complete.
 
     Attributes:
     accepted: whether batches are accepted; only revision 2025-03-26 has them.
@@ -64,8 +65,8 @@ class Batches:
 
         A batch is refused if it is empty or too long, or if the revision has no batches.
         elements: the undecoded messages of the batch.
-        The field `answers` of the error contains the ids of all responses in the batch, because the
-        requests of this side that they answer must fail.
+        The field `answers` of the returned error contains the ids of the responses in the batch.
+        The requests that these responses answer must fail.
         """
         limit = self._limits.max_batch
         if not self.accepted:

@@ -56,8 +56,8 @@ class OuterMembers:
 
     id: the id as JSON; None if there is none.
     names: the names of the members, as they are written between the quotes.
-    begin: the position of the object.
-    end: the position after the object; None if its end was not found.
+    begin: the index in the text at which the object begins.
+    end: the index after the object; None if its end was not found.
     """
 
     __slots__ = ("begin", "end", "id", "names")
@@ -72,9 +72,10 @@ class OuterMembers:
 def read_outer_members(frame: bytes) -> OuterMembers:
     """Return the id and the names of the members of a frame's outermost object.
 
-    An id that is neither a string nor an integer is ignored. If there are several ids, the last one
-    is returned. Only the first MAX_TOKENS strings and brackets of the frame are examined. If these
-    contain no id, the last TAIL_BYTES of the frame are searched for an id.
+    There is no id and no name if the frame does not begin with an object. An id that is neither a
+    string nor an integer is ignored. If there are several ids, the last one is returned. Only the
+    first MAX_TOKENS strings and brackets of the frame are examined. If these contain no id, the
+    last TAIL_BYTES of the frame are searched for an id.
     """
     if not frame.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         return OuterMembers()
@@ -94,10 +95,11 @@ def find_last_id(frame: bytes) -> bytes | None:
 
 
 def find_objects(line: bytes) -> list[OuterMembers]:
-    """Return the JSON objects in a line of other text whose first member is that of a response.
+    """Return the JSON objects in a line of text that may be responses.
 
-    The last object may be incomplete. Objects inside of returned objects are not returned. The
-    function searches the first SEARCHED_BYTES, and returns at most MAX_OBJECTS objects.
+    The first member of such an object is `jsonrpc`, `id`, `result` or `error`. The last object may
+    be incomplete. Objects inside of returned objects are not returned. Only the first
+    SEARCHED_BYTES are searched, and at most MAX_OBJECTS objects are returned.
     """
     objects: list[OuterMembers] = []
     position = 0

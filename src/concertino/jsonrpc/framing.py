@@ -68,9 +68,9 @@ class Framer:
         """Return the frame if `chunk` is exactly one complete line.
 
         Otherwise return None and consume nothing; the caller must then pass the chunk to feed().
-        This is a fast path for clients, which usually get the response to a call as one line: it
-        builds no list.
         """
+        # This is a fast path for clients, which usually get the response to a call as one line. It
+        # makes no list.
         if (
             1 < len(chunk) <= self._limit
             and chunk[-1] == NEWLINE

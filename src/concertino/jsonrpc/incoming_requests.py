@@ -128,8 +128,8 @@ class NotificationThrottle:
 
     progress: the token bucket for progress notifications.
     log: the token bucket for log messages.
-    suppressed: "progress" or "log" -> the newest frame of this kind that was held back. It is sent
-        when output drains, or before the response.
+    suppressed: "progress" or "log" -> the newest notification of this kind that was not sent, as a
+        frame. It is sent when the client has read some output, or before the response.
     """
 
     __slots__ = ("log", "progress", "suppressed")

@@ -93,7 +93,7 @@ class InvalidInput:
 
         invalid: the result of decode() for the frame.
         frame: the frame; None if it was too long and was discarded.
-        data: the data of the error response.
+        data: the data of the error response; None for no data.
         in_batch: whether the frame is an element of a batch; the rate limit does not apply then.
         """
         if not self.answered:

@@ -57,8 +57,8 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, metaclass=HintingS
         which is the usual limit for file descriptors.
     drain_s: how many seconds a shutdown waits for running calls, and for output to be read.
     max_unread_bytes: how many bytes of output a client may leave unread. A call starts only if its
-        result will probably fit. A large result that does not fit waits; if the client reads
-        nothing for drain_s seconds, it is dropped.
+        result will probably not exceed this limit. A large result that exceeds the limit waits. If
+        the client reads nothing for drain_s seconds, waiting results are dropped.
     max_unread_bytes_total: how many bytes of output all clients of the process together may leave
         unread.
     opening_s: how many seconds a client's first request waits while the server is starting. If the

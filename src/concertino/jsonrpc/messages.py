@@ -239,8 +239,8 @@ def encode_error(
 ) -> bytes:
     """Return an error response as a frame.
 
-    id: the request's id as JSON. If the request's id is unknown, pass b"null", or for MCP
-        2025-11-25 and later None, which leaves the member out.
+    id: the request's id as JSON. If it is unknown, pass None (MCP 2025-11-25 and later) to leave
+        the member out, or b"null" (older revisions).
     data: any value that can be encoded as JSON; None for no data.
     """
     error: dict[str, object] = {"code": code, "message": message}

@@ -475,7 +475,7 @@ class Peer(Generic[R]):
     def on_drain(self, buffered_bytes: int) -> None:
         """Send frames that were kept back. Called when the other side has read some output.
 
-        Waiting responses come first, as far as they fit. Then come notifications, until
+        Sends waiting responses first, as far as the limits allow. Then sends notifications, until
         high_water_bytes are buffered again.
         buffered_bytes: how many bytes the transport still buffers.
         """
@@ -522,7 +522,8 @@ class Peer(Generic[R]):
         """Send a notification.
 
         params: a JSON object.
-        about: the id of the other side's request to which it belongs; None if there is none.
+        about: the id of the request of the other side to which the notification belongs; None if
+            there is none.
         """
         self.send_frame(encode_notification(method, params), about)
 

@@ -67,15 +67,16 @@ class ResultDropped(RpcError):
 class ProcessBudget:
     """Counts the memory that the unread responses of all connections of a process take.
 
-    limits: its max_unread_bytes_total becomes `limit`.
+    The kind of a call is its method together with the name of its tool or prompt.
+    limits: the limits of the process; `limit` is max_unread_bytes_total.
 
     Attributes:
     limit: how many bytes the unread responses may take.
     held: how many bytes the unread responses take now.
     expected: how many bytes the running calls will probably return, except the calls in `unknown`.
-    waiting: the total size of the responses that wait until they fit, in bytes.
+    waiting: the total size in bytes of the responses that wait until the limits allow them.
     postponed: the total size of the results that were larger than expected and will be sent in a
-        later iteration of the loop.
+        later iteration of the event loop.
     sizes: for each kind of call, the size of the largest recent response in bytes.
     unknown: for each kind that has never returned a response, how many calls of it are running.
     is_strained: whether the limit is nearly reached, so that each call must be checked before it
@@ -125,16 +126,16 @@ class ProcessBudget:
         self.is_strained = self.held + self.expected + unknown_bytes > self.limit - RESERVE_BYTES
 
     def guess(self, kind: Kind) -> int:
-        """Return how many bytes a result reserves in its connection's limit, if nothing is known.
+        """Return how many bytes to reserve in the connection's limit for a result of unknown size.
 
         kind: the kind of call (its method and the name of its tool), which has never returned.
-        At first the result is 1 / FIRST_CALLS of the limit, so that FIRST_CALLS calls may start. It
-        is smaller after each lower_guess().
+        At first this is 1 / FIRST_CALLS of the limit, so that FIRST_CALLS calls may start. Each
+        lower_guess() lowers it.
         """
         return self._guesses[kind][0] if kind in self._guesses else self._first_guess
 
     def guess_for_process(self, kind: Kind) -> int:
-        """Return how many bytes a result reserves in the process's limit, if nothing is known.
+        """Return how many bytes to reserve in the process's limit for a result of unknown size.
 
         kind: the kind of call (its method and the name of its tool), which has never returned.
         At first this is the size of the largest possible result, because the limit of the process
@@ -144,11 +145,12 @@ class ProcessBudget:
         return self.guess(kind) * self._largest_bytes // self._first_guess
 
     def lower_guess(self, kind: Kind, now: float, in_threads: bool = False) -> None:
-        """Lower the expected size of results of a kind, so that more calls of this kind may start.
+        """Lower the result of guess() for a kind, so that more calls of this kind may start.
 
-        The size is lowered at most once in GROWTH_S seconds. For calls that run in threads, it is
+        The guess is lowered at most once in GROWTH_S seconds. For calls that run in threads, it is
         lowered at most once in THREAD_GROWTH_S seconds, which begin at the first call of this
         method.
+        kind: the kind of call (its method and the name of its tool), which has never returned.
         now: the current time in seconds.
         in_threads: whether calls of this kind run in threads now.
         """
@@ -309,8 +311,8 @@ class UnreadResults:
     def may_overtake(self, incoming: IncomingRequest) -> bool:
         """Return whether a call may start before the queued calls.
 
-        It may if the first queued call waits because its result would probably not fit, and this
-        call is of another kind.
+        It may if the first queued call waits because its result would probably not fit, and if this
+        call is of another kind: it has another method, or another tool or prompt.
         """
         blocked = self.blocked_kind
         return blocked is not None and kind_of(incoming) != blocked

@@ -93,7 +93,7 @@ class Call(Struct, frozen=True, gc=False):
 def read_text_param(params: Mapping[str, Raw], name: str) -> str:
     """Return a string in the params of a call, such as `uri`.
 
-    Raises RpcError -32602 if it is missing or of another type.
+    Raises RpcError -32602 if the param is missing or not a string.
     """
     try:
         return _decode_text(params[name])

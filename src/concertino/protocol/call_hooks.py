@@ -23,7 +23,8 @@ class Permits:
     A guard, which is a wrapper of a backend that limits calls, has one for each limit.
     capacity: how many calls may run.
     free: how many more calls may begin. The guard decreases it when a call begins. The runtime
-        increases it when the call's work has ended in time; otherwise the guard does so later.
+        increases it when the call ends in time. If the call exceeds its time limit, the guard
+        increases it when the call has ended.
     """
 
     __slots__ = ("capacity", "free")
@@ -50,11 +51,10 @@ class CallHooks(Protocol):
     accepts_text: a function that gets the text of a result that consists of one text only. It
         returns whether finish() would return this result unchanged, so that the runtime need not
         call finish(). None if finish() never changes a result.
-
-    These three are data and not methods, so that nearly every call of a tool needs one Python
-    function call less for each of them. That is 1 % of the time of a small call (decision 0011).
     """
 
+    # These three are data and not methods, so that nearly every call of a tool needs one Python
+    # function call less for each of them. That is 1 % of the time of a small call (decision 0011).
     @property
     def permits(self) -> Permits | None: ...
     @property

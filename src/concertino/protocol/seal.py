@@ -79,7 +79,7 @@ class OpenedState:
 
 
 class UsedStates(Protocol):
-    """A record that several processes share of the tokens (`requestState`) that were used."""
+    """A record of the used tokens (`requestState`), which several processes share."""
 
     def use(self, nonce: bytes, expires: float, /) -> bool:
         """Record that a token is used, in one atomic step. Returns False if it was used before.

@@ -159,9 +159,9 @@ class Session:
     def identify(self, principal: Principal | None) -> None:
         """Set the principal, the verified user, of the requests that arrive from now on.
 
-        Called when the client has a new access token. Its scopes may differ from those of the old
-        one, but its Principal.identity must be the same. Requests that have arrived before keep
-        their principal.
+        Called when the client has a new access token. The scopes may differ from those of the old
+        token, but Principal.identity must be the same. Requests that have arrived before keep their
+        principal.
         """
         self._profiles.identify(principal)
 

@@ -48,10 +48,10 @@ class SessionMethods:
 
     The parameters are objects of the session:
 
-    peer: sends the responses.
-    profiles: gets the revision and the client from `initialize`.
-    lifecycle: advances with `initialize` and with the first request after it.
-    subscriptions: gets the resources and lists to which the client subscribes.
+    peer: the JSON-RPC layer, which sends the responses.
+    profiles: the profiles of the requests; `initialize` sets their revision and their client.
+    lifecycle: the state of the handshake.
+    subscriptions: the resources and lists to which the client subscribes.
     """
 
     def __init__(

@@ -146,11 +146,11 @@ class WantedUpdates:
     ) -> None:
         """Register a subscriptions/listen request, and acknowledge it with a notification.
 
-        The notification says of which of the wanted changes the server will notify the client. The
-        request itself is answered when the server ends the subscription.
+        The notification lists those requested changes that the server supports. The request itself
+        is answered when the server ends the subscription.
         features: what the backend offers.
         encode_closing: called when the server ends the subscription, with members for the `_meta`
-            of the result. Returns the result of the request as JSON.
+            of the result. It must return the result of the request as JSON.
         Raises RpcError for a malformed request, for a request in a batch, and for too many
         subscriptions.
         """
@@ -196,12 +196,10 @@ class WantedUpdates:
         self._on_change()
 
     def close_all(self) -> None:
-        """End all open subscriptions: send the result of each, then `notifications/cancelled`.
-
-        The specification asks for both: basic/patterns/subscriptions for the result, and
-        basic/patterns/cancellation for the notification. Clients accept the result, which comes
-        first, and ignore the notification.
-        """
+        """End all open subscriptions: send the result of each, then `notifications/cancelled`."""
+        # The specification asks for both: basic/patterns/subscriptions for the result, and
+        # basic/patterns/cancellation for the notification. Clients accept the result, which comes
+        # first, and ignore the notification.
         listeners, self._listeners = self._listeners, {}
         for id, listener in listeners.items():
             self._peer.drop_coalesced(id)

@@ -60,7 +60,8 @@ def serve_connections(
         host.limits.max_connections. Several listeners may have fewer, because together they get at
         most half of the file descriptors that this process may open.
     wrap: called with each new connection and the client's name; returns the connection that the
-        host serves, for example one that traces the messages. None serves it as it is.
+        host serves, for example one that traces the messages. None to serve each connection as it
+        is.
     Raises ValueError if max_connections is not positive.
     """
     if max_connections is not None and max_connections < 1:

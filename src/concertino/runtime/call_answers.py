@@ -87,7 +87,7 @@ def end_call(
 def finish_call(
     connection: AnsweringConnection, request: SessionRequest, result: Struct | Raw
 ) -> None:
-    """Pass a call's result to the call's hooks, and send what they return or raise.
+    """Pass a call's result to the call's hooks, and send the result or error that they make of it.
 
     The hooks are the functions of a guard (CallHooks), which may change the result.
     result: the return value of the handler.
@@ -127,9 +127,9 @@ def answer_unsent(
 ) -> None:
     """Answer a call whose result could not be sent, because Session.respond() raised `exc`.
 
-    - InputRequiredSignal: the result is an InputRequired, so ask the client its questions.
-    - Any other exception, such as MemoryError or one that a property of the result has raised: send
-      an error response. If a response was begun already, report a fault instead.
+    - InputRequiredSignal: the result is an InputRequired, so ask the client the questions in it.
+    - Any other exception, such as MemoryError: send an error response. If a response was begun
+      already, report a fault instead.
     """
     request.hooks = None
     if isinstance(exc, InputRequiredSignal):

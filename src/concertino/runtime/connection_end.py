@@ -31,7 +31,7 @@ CLEANUP_S = 0.5
 
 
 class ConnectionEnd:
-    """Ends one connection, and knows how far its end has come.
+    """Ends one connection: lets calls finish, cuts off the rest, and closes the connection.
 
     session, connection: the session whose calls are ended, and the connection that is closed.
     drain_s: how many seconds calls may run after start_draining(). Those that still run then are

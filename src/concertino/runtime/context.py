@@ -126,7 +126,8 @@ class CallContext(Struct, eq=False):
 
         Returns an awaitable that is done when the client has caught up with the output. In the
         thread of a `def` handler, it is done already.
-        done, total: numbers of any type except bool, such as numpy's; sent as int or float.
+        done, total: numbers, also those of other libraries such as numpy, but not bools. They are
+            sent as int or float.
         Raises TypeError if `done` or `total` is not a number or `message` is not a str. Raises
         ValueError if a number is not finite.
         """
@@ -185,8 +186,8 @@ class CallContext(Struct, eq=False):
     def subcall_context(self, context: Context) -> SubcallContext:
         """Return a context whose call_tool() calls other tools of the server.
 
-        context: this context, or a wrapper around it. The called tools use it for everything else:
-            a wrapper that passes itself sees their log messages, for example.
+        context: this context, or a wrapper around it. The called tools use its other methods: for
+            example, a wrapper that passes itself sees the log messages of the called tools.
         """
         from concertino.runtime.subcalls import make_subcall_context
 
@@ -310,8 +311,8 @@ class CallCaller(Struct, eq=False):
 class PostedMessages:
     """A queue of the messages that the threads of one call want to send.
 
-    The event loop sends them in order, and before the call's result. It is woken only once for all
-    messages in the queue. A message is stored as a callback that sends it.
+    The event loop sends the messages in order, and before the call's result. The loop is woken only
+    once for all messages in the queue. A message is stored as a callback that sends the message.
     """
 
     def __init__(self, connection: CallConnection, request: SessionRequest) -> None:

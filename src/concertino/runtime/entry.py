@@ -92,7 +92,7 @@ def run(
 
     backend: a Server, a guard around a Server, or the result of compose().
     http: serve over HTTP at this address until SIGTERM, and not over stdin and stdout: HOST:PORT or
-        unix:PATH. Clients use the URL http://HOST:PORT/mcp. Needs the extra http.
+        unix:PATH. Clients use the URL http://HOST:PORT/mcp. Needs the extra `http`.
     http_options: an HttpOptions of concertino.http. An address that other machines can reach needs
         some of them: authorization, TLS and the public URL.
     limits: the limits for each connection. None for the defaults of Limits and the environment

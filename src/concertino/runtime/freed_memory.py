@@ -35,11 +35,11 @@ PRESSURE_MMAP_BYTES = 256 * 1024
 def limit_freed_memory(budget: ProcessBudget) -> None:
     """Limit how much freed memory the process keeps from now on.
 
-    This changes settings of the whole process. So only a program may call this function, and not a
-    library, and only before it has started threads. Does nothing if the C library is not glibc, or
-    if environment variables such as MALLOC_ARENA_MAX contain such settings.
-    budget: counts the unread results of the process. While these take much memory, smaller blocks
-        are returned to the system, too.
+    This changes settings of the whole process, so only a program may call this function, and not a
+    library. Must be called before threads are started. Does nothing if the C library is not glibc,
+    or if environment variables such as MALLOC_ARENA_MAX contain such settings.
+    budget: the counter of the unread results of the process. While these take much memory, smaller
+        blocks are also returned to the system.
     """
     if any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ):
         return

@@ -28,10 +28,9 @@ Answer = Callable[[SessionRequest, Any, BaseException | None], None]
 
 
 class RedactingContext(CallContext, eq=False):
-    """A CallContext that replaces secrets in progress and log messages with [REDACTED].
+    """A CallContext that replaces secrets in progress and log messages with [REDACTED]."""
 
-    It is a subclass and not a ContextWrapper, so that no call needs a second context object.
-    """
+    # This is a subclass and not a ContextWrapper, so that no call needs a second context object.
 
     def progress(
         self,

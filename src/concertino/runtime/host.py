@@ -50,8 +50,8 @@ async def serve(backend: Backend, connection: Connection, limits: Limits | None 
     Calls that still run when the input ends may take limits.drain_s more seconds. For several
     connections use Host.
     limits: the limits of the connection; None for Limits().
-    Raises the exception of the backend's start(). Before, the client gets this exception as the
-    response to its first request, unless it sends no request within 2 s.
+    Raises the exception of the backend's start(), after the client has got it as the response to
+    its first request, or has sent no request for 2 s.
     """
     async with Host(backend, limits) as host:
         server_connection = host.attach(connection)
@@ -75,8 +75,8 @@ class Host:
 
     limits: the limits of the connections; None for Limits().
     on_started: called when the backend has started, before the first call is passed to the backend.
-        Requests that need no backend, such as `initialize` and `ping`, wait for the start for
-        limits.opening_s seconds at most, so they may be answered before.
+        Requests that need no backend, such as `initialize`, may be answered earlier: they wait for
+        the start for limits.opening_s seconds at most.
 
     Attributes:
     budget: the memory of unread responses of all connections.

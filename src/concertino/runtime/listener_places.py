@@ -37,8 +37,7 @@ def places_per_listener(max_connections: int, listeners: int) -> int:
 def client_identity(facts: Mapping[str, object]) -> str:
     """Return the identity of a client: "uid 1000", "192.0.2.1" or "2001:db8::/64".
 
-    Returns "" for a client that runs as the user of this process. Such a client has no limit of its
-    own.
+    Returns "" for a client that runs as the user of this process.
     facts: the facts of the accepted connection, with `uid` (Unix socket) or `address` (TCP).
     """
     uid = facts.get("uid")
@@ -95,7 +94,7 @@ class ListenerPlaces:
     def find_refusal(self, identity: str) -> str:
         """Return the reason to refuse a client, for the log; "" if there is a place for the client.
 
-        identity: the result of client_identity() for the client, as in the methods below.
+        identity: the result of client_identity() for the client.
         """
         if self.taken >= self.limit:
             return f"{self.taken} are connected, which is the maximum"

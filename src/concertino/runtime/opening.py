@@ -59,8 +59,8 @@ class FirstMessage:
 
     ServerConnection makes one when a task calls opens_with_handshake().
 
-    receive: the function that will get the frames of the connection, the first one included. It is
-        replaced if the backend starts, or fails, while the task waits.
+    receive: the function that will get the frames of the connection, the first one included.
+        ServerConnection replaces it if the backend starts, or fails, while the task waits.
 
     Attributes:
     answer: a future whose result says whether the first message is `initialize`.

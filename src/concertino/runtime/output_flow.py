@@ -38,9 +38,9 @@ class OutputFlow:
     """Limits what one connection buffers while its client reads too slowly (backpressure).
 
     session: the session, whose output and unread results are limited.
-    connection: reading from it is paused while too much output is buffered.
-    limits: high_water_bytes is how much may be buffered; drain_s is how long the client may read
-        nothing before its waiting responses are dropped.
+    connection: the connection. Nothing is read from it while too much output is buffered.
+    limits: the limits of the connection. high_water_bytes is how much may be buffered; drain_s is
+        how long the client may read nothing before its waiting responses are dropped.
     flush: ServerConnection's method that starts waiting calls and sends what was written.
     """
 

@@ -342,9 +342,9 @@ def probable_size(value: Any) -> int:
 def is_large_result(value: Any) -> bool:
     """Return whether a handler's result is probably large; takes a microsecond.
 
-    Strings of LARGE_BYTES are large, and so are lists and dicts of LARGE_ITEMS items, also in an
-    object. Returns True if the result cannot be examined, because another thread changes it or one
-    of its methods fails.
+    Strings of LARGE_BYTES are large, and so are lists and dicts of LARGE_ITEMS items. An object is
+    large if one of its attributes is. Returns True if the result cannot be examined, because
+    another thread changes it or one of its methods fails.
     """
     try:
         return _measure(value, LARGE_BYTES // LARGE_ITEMS) >= LARGE_BYTES

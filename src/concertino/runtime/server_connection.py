@@ -383,7 +383,7 @@ class ServerConnection:
             end.close_when_idle()
 
     def report_fault(self, what: str) -> None:
-        """Log the current exception as a bug of concertino. The next flush starts to drain.
+        """Log the current exception as a bug of concertino, and drain the connection soon.
 
         what: what went wrong, as the beginning of the log message.
         """

@@ -41,8 +41,7 @@ class ShutdownWatchdog:
 
     The shutdown begins when this object is called like a function. It also begins when the input
     ends while a handler blocks the event loop, so that the loop cannot notice the end. The watchdog
-    is a thread, because the event loop may be blocked. The thread is woken through a pipe and not
-    with a lock, because a signal handler may interrupt the very thread that holds the lock.
+    is a thread, because the event loop may be blocked.
 
     loop: the event loop, which may be blocked.
     reading: the file descriptor of the input, to notice its end; -1 if there is none.
@@ -77,7 +76,8 @@ class ShutdownWatchdog:
         self._loop = loop
         self._timeout_s = drain_s + LEAVE_S - LAST_LOG_S
         self._log = log
-        # The ends to read and to write.
+        # The thread is woken through this pipe and not with a lock, because a signal handler may
+        # interrupt the very thread that holds the lock. A pair: the ends to read and to write.
         self._pipe = os.pipe()
         os.set_blocking(self._pipe[1], False)
         self._process = os.getpid()

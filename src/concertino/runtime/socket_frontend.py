@@ -94,8 +94,8 @@ class SocketFrontend:
     def refuse(self, failure: BaseException | str) -> bool:
         """Answer the clients that have connected so far with the reason for the failed start.
 
-        Then the listeners are closed. A listener that the service manager has passed to this
-        process stays open, so that its clients can wait for the next process.
+        Then closes the listeners. A listener that the service manager has passed to this process
+        stays open, so that its clients can wait for the next process.
         Returns whether any client got an answer.
         """
         from concertino.runtime.refusal import refuse_clients

@@ -130,9 +130,12 @@ class ThreadTrials:
         """Double the number of allowed calls of each kind whose running calls may be stuck.
 
         The kind of a call is its method and the name of its tool. Calls may be stuck because they
-        wait for other calls of the same kind, which may not start while the number is reached. So
-        the number is doubled if all allowed calls run, and if they all wait for another thread or
-        have returned nothing for SLOW_S seconds.
+        wait for other calls of the same kind, which may not start yet. This is assumed if as many
+        calls run as are allowed, and one of these is true:
+
+        - All of these calls wait for another thread.
+        - None of these calls has returned anything for SLOW_S seconds.
+
         is_waiting: returns whether all running calls of a kind wait for another thread.
         """
         now = self._clock()

@@ -24,8 +24,8 @@ def wait_in_thread(
 ) -> T:
     """Run an awaitable on `loop`, block this thread until it is done, and return its result.
 
-    waits: the futures of all such waits of the call, which the runtime cancels when the call is
-        cancelled. This function adds its own future while it waits.
+    waits: the futures for which threads of the call wait. The runtime cancels these futures when
+        the call is cancelled. This function adds its own future while it waits.
     is_over: returns whether the call has ended already.
     Raises the exception of the awaitable, and asyncio.CancelledError if the call ends first. Raises
     RuntimeError if called in the thread of the loop itself, because the loop could not run while

@@ -59,9 +59,10 @@ def make_member_converter(members: list[tuple[Any, Any]]) -> Callable[[Any], Any
 
     The type of the value must match, too: for the value 1, the converter returns neither a member
     whose JSON value is true nor one whose JSON value is 1.0.
-    members: pairs of (JSON value, member). In a dict, 1, true and 1.0 would be the same key.
+    members: pairs of (JSON value, member).
     """
 
+    # The members are not in a dict, because 1, True and 1.0 would be the same key.
     def convert(value: Any) -> Any:
         for json_value, member in members:
             if type(value) is type(json_value) and value == json_value:

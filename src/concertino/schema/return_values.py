@@ -129,8 +129,7 @@ def result_shaper(
     - lists of any items, such as list[Any].
 
     inject: the classes of parameters that the server fills, such as Context.
-    signature: the signature of the handler, if the caller has it already; None to read it, which
-        takes a sixth of the time to register a tool.
+    signature: the signature of the handler, if the caller has it already; None to read it.
     Raises RegistrationError, which names the function, for generators and for types that JSON
     cannot express.
     """

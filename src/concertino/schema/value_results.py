@@ -136,7 +136,8 @@ def _to_block(item: Any) -> Any:
 def check_result(result: CallToolResult) -> CallToolResult:
     """Check a CallToolResult that the handler has made, and encode its structured content.
 
-    Raises InvalidResult, also for structured content that JSON cannot express.
+    Raises InvalidResult if the result does not conform to the MCP schema, or if JSON cannot express
+    its structured content.
     """
     check_struct(result)
     if result.structured_content is UNSET or type(result.structured_content) is Raw:

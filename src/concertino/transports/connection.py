@@ -63,8 +63,8 @@ class Receiver(Protocol):
     def on_disconnect(self, exc: Exception, /) -> None:
         """Handle the loss of the connection: nothing can be written any more.
 
-        exc: the reason. A ConnectionAbortedError means that the client has cancelled its calls by
-            closing the connection, which need not be logged.
+        exc: the reason. A ConnectionAbortedError need not be logged: the client has cancelled its
+            calls by closing the connection.
         """
         ...
 

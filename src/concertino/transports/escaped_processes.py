@@ -74,7 +74,7 @@ class EscapedProcesses:
         self._started_at = 0 if state is None else state.started_at
 
     def note_descendants(self, child: int) -> None:
-        """Remember all descendants of the child, because some may have cleared the variable.
+        """Remember all descendants of the child, because some may have cleared STARTED_BY.
 
         Must be called while the child runs, because a process whose parent ends gets another
         parent.

@@ -122,11 +122,9 @@ class Listener:
                 os.unlink(file)
 
     def close(self) -> None:
-        """Remove the socket's file, then stop listening.
-
-        In the other order, another process could create its own socket file after this one has
-        stopped listening, and this process would then remove that file.
-        """
+        """Remove the socket's file, then stop listening."""
+        # In the other order, another process could create its own socket file after this one has
+        # stopped listening, and this process would then remove that file.
         self.remove()
         self.socket.close()
 
@@ -410,9 +408,10 @@ def _open_inherited(descriptor: int) -> socket.socket:
 
 
 def errno_message(exc: Exception) -> str:
-    """Return the text of an error for users. For an OSError, it has no error number.
+    """Return the text of an exception for users.
 
-    If an OSError has a file name, the text begins with it.
+    For an OSError, this is the system's text without the error number. If the OSError has a file
+    name, the text begins with the name.
     """
     if not isinstance(exc, OSError) or not exc.strerror:
         return str(exc)

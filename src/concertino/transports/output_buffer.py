@@ -30,9 +30,9 @@ class OutputBuffer:
     rest: the bytes of the last write that the system has not accepted. They are written before the
         queue.
     held: how many bytes are buffered.
-    reported: the value of `held` that the receiver knows, from write() or on_drain(). It is 0 while
-        on_drain() need not be called, because the buffer has not reached the high-water mark since
-        it was last below the low-water mark.
+    reported: the value of `held` that was last reported to the receiver, by write() or on_drain().
+        It is 0 until the buffer reaches the high-water mark, and again when the buffer has fallen
+        below the low-water mark; on_drain() need not be called then.
     drained: a future that is done when the buffer is empty; None while no task waits for that.
     watching: whether the event loop watches for the descriptor to become writable.
     broken: whether nothing can be written any more.
@@ -79,10 +79,9 @@ class OutputBuffer:
     def refill(self) -> None:
         """Put the bytes for the next write into `rest`, which must be empty.
 
-        - If pieces of a large frame are left, the next piece.
-        - If the first frame of the queue is long, this frame alone, or its first piece. It is not
-          copied.
-        - Otherwise the first frames of the queue, joined, up to about WRITE_BYTES.
+        - If pieces of a large frame are left, these bytes are the next piece.
+        - If the first frame of the queue is long, they are this frame alone, or its first piece.
+        - Otherwise they are the first frames of the queue, joined, up to about WRITE_BYTES.
         """
         if self.pieces:
             self.rest = memoryview(self.pieces.pop())
@@ -106,13 +105,13 @@ class OutputBuffer:
     def set_rest(self, data: bytes, written: int) -> None:
         """Set `rest` to the part of `data` after its first `written` bytes.
 
-        Large data is cut into pieces, so that each piece is freed when it was written. Otherwise
-        each slow client would keep a whole message in memory, while `held` counts only the part
-        that was not written.
+        If the data is large, `rest` is only its next piece, and `pieces` are the pieces after it.
         """
         if len(data) <= WRITE_BYTES:
             self.rest = memoryview(data)[written:]
             return
+        # Each piece is freed when it was written. Otherwise each slow client would keep a whole
+        # message in memory, while `held` counts only the part that was not written.
         starts = range(written, len(data), WRITE_BYTES)
         self.pieces = [data[start : start + WRITE_BYTES] for start in reversed(starts)]
         self.rest = memoryview(self.pieces.pop())

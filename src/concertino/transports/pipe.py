@@ -88,6 +88,7 @@ class PipeConnection:
     many reads are made in a row before the event loop runs other callbacks.
 
     reading, writing: the descriptors.
+    limits: the limits for the size of a frame and for the buffered output.
     facts: facts about the peer, by name, such as `pid`, `uid` and `address`.
     """
 

@@ -165,7 +165,7 @@ class _PollBudget:
     def on_miss(self) -> None:
         """Stop polling until the loop has read once. Called when a poll has found nothing.
 
-        If not even the first poll since that read has succeeded, polling pauses for longer.
+        If it was the first poll after a read of the loop, polling pauses for further reads.
         """
         # The poll that has found nothing is subtracted from `left` already.
         if self.left < MAX_POLLS - 1:

@@ -310,11 +310,9 @@ class ChildProcess(PollingConnection):
         await asyncio.shield(self._closing)
 
     def abandon(self, _: object = None) -> None:
-        """Kill the child at once, unless a task of close() is ending it. Blocks briefly.
-
-        Also called when the task of close() is done. This matters if the task was cancelled before
-        its first step, because asyncio.run() cancels all tasks at its end.
-        """
+        """Kill the child at once, unless a task of close() is ending it. Blocks briefly."""
+        # This is also the done callback of the task of close(). The task may have been cancelled
+        # before its first step, because asyncio.run() cancels all tasks at its end.
         if not self._released and (self._closing is None or self._closing.done()):
             if self._receiver is None:
                 self.open(_NullReceiver())

@@ -108,9 +108,9 @@ _STDIN_ADVICE = (
 def open_missing(*, stdout_flags: int = os.O_RDWR) -> None:
     """Open /dev/null for each of the descriptors 0, 1 and 2 that is closed.
 
-    Otherwise the next file or socket that is opened would get such a number, and print() would
-    write to that file or socket.
-    stdout_flags: the flags with which os.open() opens it in place of stdout.
+    Otherwise the next file or socket that is opened would get one of these numbers, and print()
+    could write to it.
+    stdout_flags: the flags of os.open() for /dev/null in place of stdout.
     """
     for descriptor in (0, 1, 2):
         try:
