@@ -60,6 +60,21 @@ async def test_the_tools_stand_behind_those_of_the_server() -> None:
 
 
 @on_a_loop
+async def test_a_tool_of_the_server_with_such_a_name_is_hidden_on_each_page() -> None:
+    def page(params: dict[str, Any]) -> Raw:
+        names = ["get_prompt", "z"] if "cursor" in params else ["list_prompts", "a"]
+        more = {} if "cursor" in params else {"nextCursor": "2"}
+        return Raw(encode({"tools": [{"name": name, "inputSchema": {}} for name in names]} | more))
+
+    part = Part({"tools/list": page}, tools=True, prompts=True)
+    async with client_of(FeaturesAsTools(part, prompts=True)) as caller:
+        first = await caller.request("tools/list")
+        last = await caller.request("tools/list", {"cursor": first["nextCursor"]})
+    assert [tool["name"] for tool in first["tools"]] == ["a"]
+    assert [tool["name"] for tool in last["tools"]] == ["z", "list_prompts", "get_prompt"]
+
+
+@on_a_loop
 async def test_a_server_without_tools_has_these() -> None:
     async with client_of(FeaturesAsTools(make_server(), prompts=True)) as caller:
         tools = (await caller.request("tools/list"))["tools"]

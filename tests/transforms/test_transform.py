@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -352,6 +353,69 @@ async def test_changes_of_what_is_not_there_are_reported_once(
         "tools: create_issue: there is no argument 'ovner' to change",
         "tools: there is no tool 'create_isue' to change; did you mean 'create_issue'?",
     ]
+
+
+@on_a_loop
+async def test_a_required_argument_whose_name_another_one_takes_is_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    changes = {
+        "create_issue": ToolChange(
+            arguments={
+                "title": ArgumentChange("body"),
+                # Neither of these is missing in a call, or required.
+                "owner": ArgumentChange(value="me"),
+                "labels": ArgumentChange("owner"),
+            }
+        )
+    }
+    await tools_of(Transform(part(), tools=changes))
+    assert [record.getMessage() for record in caplog.records] == [
+        "tools: create_issue: no call can have the required argument 'body', because its name is "
+        "that of another one now; rename it, or give it a value"
+    ]
+
+
+@on_a_loop
+async def test_a_hidden_argument_is_in_no_text_and_no_rule_of_the_schema() -> None:
+    schema = (
+        rb'{"type": "object", "description": "The `t\u00f6ken` is checked",'
+        rb'"properties": {"t\u00f6ken": {}, "a": {"$ref": "#/$defs/A"}},'
+        rb'"$defs": {"A": {"description": "Beside `t\u00f6ken`", "default": "t\u00f6ken"}},'
+        rb'"anyOf": [{"required": ["t\u00f6ken"]}, {"required": ["a"]}]}'
+    )
+    page = Raw(b'{"tools": [{"name": "t", "inputSchema": %b}]}' % schema)
+    server = Part({"tools/list": page}, tools=True)
+    change = ToolChange(arguments={"töken": ArgumentChange(value=1)})
+    [tool] = await tools_of(Transform(server, tools={"t": change}))
+    assert tool["inputSchema"] == {
+        "type": "object",
+        "description": "The `[hidden]` is checked",
+        "properties": {"a": {"$ref": "#/$defs/A"}},
+        # Values are not texts.
+        "$defs": {"A": {"description": "Beside `[hidden]`", "default": "töken"}},
+    }
+
+
+def test_the_time_for_a_failure_does_not_grow_with_the_square_of_its_length() -> None:
+    from concertino.transforms.changed_tool import ChangedTool
+
+    tool = ChangedTool("t", ToolChange(arguments={"repo": ArgumentChange("r")}), {})
+    blank = "\n" * 100_000
+    started = time.process_time()
+    assert tool.reword(f"{blank}  repo{blank}") == f"{blank}  r{blank}"
+    # The square would take 30 s.
+    assert time.process_time() - started < 5
+
+
+@on_a_loop
+async def test_a_list_with_a_cursor_of_another_type_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = Part({"tools/list": Raw(b'{"tools": [], "nextCursor": 5}')}, tools=True)
+    with pytest.raises(RpcError):
+        await tools_of(Transform(server, tools={"a": "b"}))
+    assert "ProtocolError: tools/list: not a list of tools" in caplog.text
 
 
 @on_a_loop

@@ -39,7 +39,7 @@ HIDDEN = "[hidden]"
 LEAST_SECRET = 3
 # What precedes and follows the name of an argument in error messages of servers. The name alone may
 # be any word of the text.
-BEFORE = r"(?:['\"`.$/\[]|^\s*|\b(?:field|argument|parameter|property|key|input)s?:?\s+)"
+BEFORE = r"(?:['\"`.$/\[]|^[^\S\n]*|\b(?:field|argument|parameter|property|key|input)s?:?\s+)"
 AFTER = r"(?=['\"`.\]/:,]|\s*$|\s+(?:is|must|should|was|field|argument|parameter|property)\b)"
 
 
@@ -130,11 +130,15 @@ class ChangedTool:
                 )
             )
         for member in RULES & members.keys():
-            rule = bytes(members[member]).decode()
-            if any(f'"{own}"' in rule for own in (*self._hidden, *self._renamed)):
+            # Without the escapes that the server may have used.
+            rule = encode(decode(members[member]))
+            if any(encode(own) in rule for own in (*self._hidden, *self._renamed)):
                 # Leave out a rule about arguments that clients do not see. The server still
                 # enforces it.
                 del members[member]
+        if self._hidden:
+            rest = {key: members[key] for key in members.keys() - {"properties", "required"}}
+            members |= _decode_members(self._reword_raw(Raw(encode(rest))))
         return Raw(encode(members))
 
     def _is_shown(self, own: str) -> bool:
@@ -200,18 +204,27 @@ class ChangedTool:
         }
         return texts
 
-    def unknown_arguments(self, tool: RawTool) -> list[str]:
-        """Return the arguments that have changes but are missing in the tool's input schema.
+    def find_problems(self, tool: RawTool) -> list[str]:
+        """Return what is wrong with the changes of arguments, as clauses for a log message.
 
-        tool: the server's definition.
-        Returns the server's names; [] if the schema has no `properties`.
+        tool: the server's definition. Returns [] if its schema has no `properties`.
         """
         try:
             schema = _decode_members(tool["inputSchema"])
             known = _decode_members(schema["properties"])
+            required = decode(schema.get("required", b"[]"), type=list[str])
         except (KeyError, *DECODE_ERRORS):
             return []
-        return [own for own in self._change.arguments if own not in known]
+        return [
+            f"there is no argument {own!r} to change"
+            for own in self._change.arguments
+            if own not in known
+        ] + [
+            f"no call can have the required argument {own!r}, because its name is that of another "
+            "one now; rename it, or give it a value"
+            for own in required
+            if own not in self._hidden and not self._is_shown(own)
+        ]
 
     # Calls
 

@@ -110,7 +110,7 @@ class FeaturesAsTools(BackendWrapper):
         self._handlers = {tool.name: handlers[tool.name] for tool in self._tools}
         # The features of the inner backend, and the features with tools that were made from them.
         self._features: tuple[ServerFeatures, ServerFeatures] | None = None
-        # The last page of the inner list, and the same page with the additional tools.
+        # The last page of the inner list, and the page that clients get for it.
         self._page: tuple[Struct | Raw, Raw] | None = None
 
     def features(self) -> ServerFeatures:
@@ -139,11 +139,11 @@ class FeaturesAsTools(BackendWrapper):
         if self._page is not None and is_same_page(self._page[0], result):
             return self._page[1]
         page = decode_tool_page(result)
+        tools = [tool for tool in page.tools if name_of(tool) not in self._handlers]
         if page.next_cursor is not None:
-            return result
-        own = [decode(encode(tool), type=dict[str, Raw]) for tool in self._tools]
-        others = [tool for tool in page.tools if name_of(tool) not in self._handlers]
-        shown = page.to_json([*others, *own])
+            return result if len(tools) == len(page.tools) else page.to_json(tools)
+        tools += [decode(encode(tool), type=dict[str, Raw]) for tool in self._tools]
+        shown = page.to_json(tools)
         self._page = result, shown
         return shown
 

@@ -31,17 +31,13 @@ class ToolPage(Struct, frozen=True):
     source: the whole page, as the backend has returned it.
     members: all fields of the page except `tools`: name -> undecoded JSON.
     tools: the definitions of the tools.
+    next_cursor: the cursor of the next page; None on the last page.
     """
 
     source: Struct | Raw
     members: Mapping[str, Raw]
     tools: Sequence[RawTool]
-
-    @property
-    def next_cursor(self) -> str | None:
-        """Return the cursor of the next page; None on the last page."""
-        cursor = self.members.get("nextCursor")
-        return None if cursor is None else _decode_text(cursor)
+    next_cursor: str | None
 
     def to_json(self, tools: Sequence[RawTool]) -> Raw:
         """Return the JSON of this page with other tools, and all other fields unchanged."""
@@ -53,9 +49,10 @@ def decode_tool_page(result: Struct | Raw) -> ToolPage:
     try:
         members = _decode_members(result if isinstance(result, Raw) else encode(result))
         tools = _decode_tools(members.pop("tools"))
+        next_cursor = _decode_text(members.get("nextCursor", b"null"))
     except (KeyError, *DECODE_ERRORS) as exc:
         raise ProtocolError(f"tools/list: not a list of tools: {exc}") from None
-    return ToolPage(result, members, tools)
+    return ToolPage(result, members, tools, next_cursor)
 
 
 def is_same_page(before: Struct | Raw, now: Struct | Raw) -> bool:

@@ -175,8 +175,8 @@ class Transform(BackendWrapper):
             return tool
         changed = self._changed.get(name)
         if changed is not None:
-            for argument in changed.unknown_arguments(tool):
-                self._report(f"tools: {name}: there is no argument {argument!r} to change")
+            for problem in changed.find_problems(tool):
+                self._report(f"tools: {name}: {problem}")
             return changed.show(tool)
         return None if name in self._by_client_name else tool
 
