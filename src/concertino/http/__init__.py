@@ -1,4 +1,4 @@
-"""The server side of MCP over HTTP ("Streamable HTTP"). It requires the extra http.
+"""The server side of MCP over HTTP ("Streamable HTTP"). It needs the extra `http`.
 
 A Host (runtime/host.py) serves a backend on any number of connections. HttpServer serves a Host at
 listening sockets, and AsgiApplication serves one inside of an ASGI server. HttpOptions has the
@@ -8,7 +8,7 @@ An HttpConnection (connection.py) reads each request and makes an Exchange of it
 HttpServer (server.py) checks where the request comes from (access.py) and who has sent it
 (admission.py). Then McpEndpoint (endpoint.py) reads the message in the request. A message of
 2026-07-28 is passed to a StatelessConnection (stateless.py), and one of an older revision to a
-SessionConnection (session_connection.py). To the Host, both look like a connection over stdio. They
+SessionConnection (session_connection.py). To the Host, both look like a connection over stdio. Both
 send the Host's response with the Exchange.
 """
 

@@ -33,7 +33,9 @@ def read_accept(value: bytes | None) -> AcceptedForms:
     for item in value.decode("latin-1").lower().split(","):
         media_range, *parameters = (part.strip() for part in item.split(";"))
         ranges[media_range] = not any(_is_zero_weight(parameter) for parameter in parameters)
-    return AcceptedForms(_allows(ranges, "application/json"), _allows(ranges, "text/event-stream"))
+    return AcceptedForms(
+        json=_allows(ranges, "application/json"), stream=_allows(ranges, "text/event-stream")
+    )
 
 
 def _allows(ranges: dict[str, bool], media_type: str) -> bool:
@@ -53,6 +55,7 @@ def _allows(ranges: dict[str, bool], media_type: str) -> bool:
 def _is_zero_weight(parameter: str) -> bool:
     """Return whether a parameter of a media range is a weight of 0 (`q=0`): not acceptable."""
     name, _, weight = parameter.partition("=")
+    # A weight of 0 may have decimals, as in `q=0.000`.
     return name.strip() == "q" and weight.strip().rstrip("0").rstrip(".") in ("", "0")
 
 

@@ -71,10 +71,10 @@ class AccessRules:
         self._known: set[RequestHead] = set()
 
     def check(self, head: RequestHead) -> None:
-        """Raise HttpError 403 if Origin names a foreign page, or Host another server than this one.
+        """Raise HttpError 403 if Origin names a foreign page, or Host another server.
 
-        Raises HttpError 421 if the target of the request is a URL with `https`, although the
-        request has come without TLS.
+        Raises HttpError 421 if the target of the request is an `https` URL, and `accepts_https` is
+        False.
         """
         if head in self._known:
             return
@@ -88,13 +88,10 @@ class AccessRules:
                 f"Origin: {_quote(origin)} may not use this server (see --allow-origin)",
             )
         if self._checks_host and _host_name(f"//{host.decode('latin-1')}") not in self._hosts:
-            known = (
-                "" if self._hosts == LOOPBACK_NAMES else ", or one of --public-url, --allow-host"
-            )
-            raise HttpError(
-                HTTPStatus.FORBIDDEN,
-                f"Host: expected a name of this machine{known}, got {_quote(host)}",
-            )
+            expected = "a name of this machine"
+            if self._hosts != LOOPBACK_NAMES:
+                expected += ", or one of --public-url, --allow-host"
+            raise HttpError(HTTPStatus.FORBIDDEN, f"Host: expected {expected}, got {_quote(host)}")
         if len(self._known) >= REMEMBERED:
             self._known.clear()
         self._known.add(head)

@@ -208,7 +208,9 @@ class Admission:
             return
         facts, headers = exchange.connection.facts, exchange.head.headers
         is_passed_on = self._proxies is not None or not FORWARDED.isdisjoint(headers)
-        if is_passed_on or not ("uid" in facts or is_loopback(_peer_of(facts) or "")):
+        # Only clients of a Unix socket have a user id.
+        is_local = "uid" in facts or is_loopback(_peer_of(facts) or "")
+        if is_passed_on or not is_local:
             raise HttpError(
                 HTTPStatus.FORBIDDEN,
                 "without authorization, this is for programs of the server's machine that connect "
@@ -230,8 +232,10 @@ class Admission:
         self, refusal: HttpError, head: RequestHead, facts: Mapping[str, object]
     ) -> None:
         """Log that a token was refused, but no more often than once in LOG_S."""
+        if b"authorization" not in head.headers:
+            return
         now = asyncio.get_running_loop().time()
-        if b"authorization" not in head.headers or now - self._logged_at < LOG_S:
+        if now - self._logged_at < LOG_S:
             return
         self._logged_at = now
         peer = _peer_of(facts)

@@ -35,11 +35,11 @@ VerifyToken: TypeAlias = "Callable[[str], Principal | Awaitable[Principal | None
 
 
 class InvalidToken(Exception):
-    """A token is refused. The text says why; clients and logs show it, so it has no secrets."""
+    """Raised to refuse a token. The text is the reason, which clients and logs show."""
 
 
 class VerifierUnavailable(Exception):
-    """A token can be neither accepted nor refused now, because its issuer does not answer."""
+    """Raised if a token can be neither accepted nor refused, because its issuer does not answer."""
 
 
 @runtime_checkable
@@ -53,7 +53,7 @@ class TokenVerifier(Protocol):
     def issuers(self) -> Sequence[str]:
         """The URLs of the authorization servers that issue such tokens; empty if there are none.
 
-        The server tells them to clients, so that a client without a token knows where to get one.
+        A client without a token gets these URLs, to know where to get a token.
         """
         ...
 

@@ -1,8 +1,8 @@
 """HttpCaller: the user whose requests one Connection carries.
 
 A Connection carries the JSON-RPC messages of a session, or the requests without a session that come
-on one HTTP connection. It carries the requests of one user only, because these belong to it, and
-another user must not get them: the session, the sealed states (`requestState` of 2026-07-28,
+on one HTTP connection. All of them must be requests of the same user, because no other user may get
+what belongs to a Connection: the session, the sealed states (`requestState` of 2026-07-28,
 protocol/seal.py) and, in a proxy, the processes of the server. The user's token may change.
 """
 

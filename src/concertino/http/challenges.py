@@ -81,8 +81,8 @@ class Challenges:
     def scope_challenge(self, frame: bytes) -> bytes:
         """Return the header line WWW-Authenticate for a response with an INSUFFICIENT_SCOPE error.
 
-        frame: the JSON-RPC error response. Its `data.scopes` are the scopes that the operation
-            needs. The scopes that every token needs are added.
+        The header names the scopes that the operation needs, and those that every token needs.
+        frame: the JSON-RPC error response, whose `data.scopes` the operation needs.
         """
         try:
             scopes = check_scopes(_decode_error(frame).error.data.scopes)

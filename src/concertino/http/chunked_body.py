@@ -18,8 +18,8 @@ __all__ = ["ChunkedBody"]
 MAX_LINE = 256 + 16
 # The longest block of trailer fields, which are ignored.
 MAX_TRAILER_BYTES = 4096
-# Both patterns are stricter than the RFC. It allows spaces around the size, which other parsers may
-# read differently.
+# Both patterns are stricter than the RFC, which allows spaces around the size. Other parsers may
+# read such spaces differently.
 SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 TRAILER = re.compile(rb"(?:([!#$%&'*+.^_`|~0-9A-Za-z-]+):[\t\x20-\x7e\x80-\xff]*)?\r\n")
 # Trailer fields must not change where the message ends.
@@ -85,11 +85,10 @@ class ChunkedBody:
         elif self._is_trailer:
             self._trailer_bytes += len(line)
             trailer = TRAILER.fullmatch(line)
-            if (
-                self._trailer_bytes > MAX_TRAILER_BYTES
-                or trailer is None
-                or (trailer[1] or b"").lower() in NO_TRAILERS
-            ):
+            # The name of the field; None in the empty line that ends the body.
+            name = b"" if trailer is None else trailer[1] or b""
+            is_too_long = self._trailer_bytes > MAX_TRAILER_BYTES
+            if trailer is None or is_too_long or name.lower() in NO_TRAILERS:
                 raise bad_request("the trailer fields are malformed or too long")
             self.is_complete = line == b"\r\n"
         else:

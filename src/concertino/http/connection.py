@@ -18,10 +18,7 @@ from concertino.errors import INVALID_REQUEST
 from concertino.http.exchange import Exchange
 from concertino.http.request_head import HeadParser, HttpError, RequestHead, unavailable
 from concertino.http.request_reader import RequestReader
-from concertino.http.responses import (
-    CONTINUE,
-    encode_response,
-)
+from concertino.http.responses import CONTINUE, encode_response
 from concertino.http.time_limits import ConnectionActivity, HttpTimeouts
 from concertino.http.write_turn import WriteTurn
 from concertino.jsonrpc.messages import encode_error
@@ -288,7 +285,8 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is None or self.is_ending:
             # The connection has ended meanwhile, so the exception of the future has no effect. Read
             # it, because asyncio logs an exception that nobody has read.
-            _ = verdict.cancelled() or verdict.exception()
+            if not verdict.cancelled():
+                verdict.exception()
             return
         try:
             self._reader.principal = verdict.result()

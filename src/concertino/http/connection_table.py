@@ -64,7 +64,9 @@ class ConnectionTable:
         Returns False if there are too many and none is idle. Then the caller must refuse the
         client. The connection is added all the same, because it has to send the error response.
         """
-        has_room = len(self._connections) < self._max_connections or self._evict_idle()
+        has_room = len(self._connections) < self._max_connections
+        if not has_room:
+            has_room = self._evict_idle()
         if not has_room and not self._has_refused:
             log.warning(
                 "a client was refused: %d connections are open, and none of them is idle",

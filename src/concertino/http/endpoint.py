@@ -82,6 +82,7 @@ class McpEndpoint:
             raise _unacceptable(headers)
         body = exchange.body
         try:
+            # Compare the first byte before lstrip(), which may copy a large body.
             if not body.startswith(b"{") and body.lstrip().startswith(b"["):
                 self._post_batch(exchange, headers)
                 return
@@ -143,9 +144,9 @@ class McpEndpoint:
     def _check_request(
         self, exchange: Exchange, headers: McpHeaders, message: Envelope, id: Id
     ) -> bool:
-        """Compare the headers of a request of 2026-07-28 with its body.
+        """Return whether the headers of a request of 2026-07-28 agree with its body.
 
-        If they differ, send the error response and return False.
+        If they do not agree, sends the error response.
         """
         if not _check_headers(exchange, headers, message, id):
             return False
@@ -264,16 +265,18 @@ def _unacceptable(headers: McpHeaders) -> HttpError:
 
 
 def _check_headers(exchange: Exchange, headers: McpHeaders, message: Envelope, id: Id) -> bool:
-    """Compare the headers of a request of 2026-07-28 with its body, except `Mcp-Param-...`.
+    """Return whether the headers except `Mcp-Param-...` agree with the body, for 2026-07-28.
 
-    If they differ, send the error response and return False.
+    If they do not agree, sends the error response.
     """
     params = message.params
     meta = params.meta
     if headers.version is None:
         return _refuse_header(exchange, id, f"{VERSION_HEADER} is missing")
     if meta is None or meta.version is None or not meta.capabilities:
-        missing = [VERSION] if meta is None or meta.version is None else []
+        missing: list[str] = []
+        if meta is None or meta.version is None:
+            missing.append(VERSION)
         if meta is None or not meta.capabilities:
             missing.append(CAPABILITIES)
         text = f"Invalid params: _meta lacks {' and '.join(missing)}"
@@ -298,9 +301,9 @@ def _check_headers(exchange: Exchange, headers: McpHeaders, message: Envelope, i
 
 
 def _check_params(exchange: Exchange, annotated: ParamHeaders, id: Id) -> bool:
-    """Compare the headers `Mcp-Param-...` of a call of a tool with its arguments.
+    """Return whether the headers `Mcp-Param-...` of a call agree with the tool's arguments.
 
-    If they differ, send the error response and return False.
+    If they do not agree, sends the error response.
     annotated: path of an argument -> name in its header.
     """
     head = exchange.head

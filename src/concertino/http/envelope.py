@@ -193,7 +193,9 @@ def _read_loosely(body: bytes) -> Envelope:
         loose = _decode_loose(body)
     except (DecodeError, RecursionError):
         raise _diagnose(body) from None
-    id = loose.id if isinstance(loose.id, str | int) and not isinstance(loose.id, bool) else None
+    # True is an int in Python, but no id of JSON-RPC.
+    is_id = isinstance(loose.id, str | int) and not isinstance(loose.id, bool)
+    id = loose.id if is_id else None
     if isinstance(loose.method, str):
         return Envelope(loose.method, UNSET if loose.id is UNSET else id)
     if loose.method is None:
@@ -310,7 +312,7 @@ def read_revision(frame: bytes) -> str:
     return version if version.isascii() and version.isprintable() else ""
 
 
-# What stands around the Base64 form of a text in a header.
+# The beginning and the end of the Base64 form of a text in a header.
 BASE64_PREFIX, BASE64_SUFFIX = "=?base64?", "?="
 
 
@@ -324,7 +326,7 @@ def decode_header_text(value: bytes) -> str | None:
         text = value.decode("ascii")
     except UnicodeDecodeError:
         return None
-    if any(not " " <= char <= "~" for char in text):
+    if not all(" " <= char <= "~" for char in text):
         return None
     if not (text.startswith(BASE64_PREFIX) and text.endswith(BASE64_SUFFIX)):
         return text

@@ -117,8 +117,9 @@ class EventStream:
 
     Attributes:
     exchange: the HTTP response that carries the stream now; None while the client has none open.
-    cancel: ends the stream of a subscription; None for other streams. Events of a subscription are
-        not kept, because they would evict responses. So the loss of the response ends it.
+    cancel: cancels the call of a subscription; None for other streams. It is called when the HTTP
+        response is lost: the events of a subscription are not kept, because they would evict
+        responses, so the stream could not be resumed.
     """
 
     def __init__(
@@ -137,9 +138,8 @@ class EventStream:
         self.cancel: Callable[[], object] | None = None
         self._store = store
         self.is_primed = is_primed
-        # The number of the newest event.
+        # The number of the newest event, and of the newest one that was sent; 0 before the first.
         self._last = 0
-        # The number of the newest event that was sent.
         self._last_sent = 0
 
     def attach(self, exchange: Exchange, on_disconnect: Callable[[], object]) -> None:

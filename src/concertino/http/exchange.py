@@ -191,19 +191,20 @@ class Exchange(Struct, eq=False):
             self.on_idle()
 
     def has_expired(self, now: float) -> bool:
-        """Return whether this is a stream without an end, and its user's token has expired.
+        """Return whether this is a stream without an end whose user's token has expired.
 
-        Calls that run may finish, because the token was valid when they began.
+        Returns False for any other response: a call may finish, because the token was valid when
+        the call began.
         now: the seconds since the epoch.
         """
         expires = None if self.principal is None else self.principal.expires
         if expires is None or now < expires or not self.is_stream:
             return False
-        head = self.head
         if self.on_data is not None:
             # A connection with another protocol, such as a WebSocket, ends by the rules of that
             # protocol.
             return False
+        head = self.head
         is_listening = head.method == "GET" or head.headers.get(b"mcp-method") == LISTEN
         return is_listening or self.is_subscription
 

@@ -79,8 +79,8 @@ class HttpFrontend:
     def open(self, host: Host, wrap: Wrap, watchdog: ShutdownWatchdog) -> asyncio.Future[None]:
         self._host = host
         limit_freed_memory(host.budget)
-        # With --workers, this process is one of several that share sessions: a client may reach
-        # any of them with each request.
+        # With --workers, this process is one of several that share sessions, because each request
+        # of a client may reach another process.
         place = worker_place()
         workers = None if place is None else WorkerPeers(place)
         self._server = HttpServer(host, self._listeners, self._options, wrap, workers)
@@ -176,6 +176,6 @@ def run_http(
 
 
 def split_http_address(address: str) -> tuple[bool, str]:
-    """Return whether an address is a Unix socket, and the path of the socket, or else HOST:PORT."""
+    """Return (True, PATH) for `unix:PATH`, and (False, HOST:PORT) for any other address."""
     path = address.removeprefix("unix:")
     return path != address, path

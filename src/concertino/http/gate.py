@@ -156,8 +156,9 @@ class Gate:
         def on_done(task: asyncio.Task[Principal]) -> None:
             if self._pending.get(digest) is task:
                 del self._pending[digest]
-            # Reading the exception keeps asyncio from logging it if no request waits any more.
-            _ = task.cancelled() or task.exception()
+            if not task.cancelled():
+                # Read the exception: otherwise asyncio would log it if no request waits any more.
+                task.exception()
 
         waiting.add_done_callback(on_done)
         return asyncio.shield(waiting)
@@ -167,7 +168,8 @@ class Gate:
     ) -> Principal:
         """Wait for the result of a verifier, and return the principal of the token.
 
-        If the verifier refuses the token, the next ones are asked. Raises HttpError.
+        If the verifier refuses the token, asks the next verifiers. Raises HttpError if all refuse
+        the token, or if one has failed.
         """
         try:
             async with asyncio.timeout(VERIFY_S):

@@ -53,7 +53,7 @@ def too_large(size: int, limit: int) -> HttpError:
 
 
 class _BatchElement(Struct, frozen=True):
-    """The members of a message of a batch that tell to which request it responds."""
+    """The members of a message in a batch that show to which request the message responds."""
 
     method: Any = None
     id: Any = None
@@ -63,15 +63,13 @@ _decode_batch = Decoder(list[_BatchElement]).decode
 
 
 class LargeAnswer:
-    """The body of a POST that is over the size limit, as far as it has arrived.
-
-    It may be the client's response to a request of the server.
+    """Reads a body that is over the size limit, and may be a response to a request of the server.
 
     max_bytes: the limit.
 
     Attributes:
-    size: how many bytes have arrived.
-    held_bytes: how many of them are kept, because they are a batch.
+    size: how many bytes of the body have arrived.
+    held_bytes: how many bytes are kept: all of a batch, else 0.
     error: the JSON-RPC error response that is passed on in place of the client's response, so that
         the server's request fails; for a batch, an array of such responses. Empty while the id of
         that request is not known.
@@ -94,10 +92,10 @@ class LargeAnswer:
         return 0 if self._batch is None else self.size
 
     def feed(self, data: bytes, *, is_last: bool) -> bool:
-        """Read the next bytes of the body. Returns True if the rest need not be read.
+        """Read the next bytes of the body. Returns True if no more bytes need be read.
 
-        That is so if the id was found, if the body cannot be a response, if it has ended, or if it
-        is larger than MAX_TIMES limits.
+        This is so in four cases: the id was found, the body cannot be a response, the body has
+        ended, or it is larger than MAX_TIMES limits.
 
         is_last: whether the body ends with these bytes.
         """

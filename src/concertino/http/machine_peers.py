@@ -157,39 +157,39 @@ class MachinePeers:
         return _Registration(acceptor, hide_from_all_tasks(task), self._unregister)
 
     async def _connect(self, tag: str, relay: Relay) -> None:
-        """Connect a relay to the front end whose tag this is, so that a request can be passed on.
+        """Connect a relay to the front end with this tag.
 
-        Raises OSError if there is no such front end, or if it cannot be reached; HttpError 503 if
-        NATS cannot be asked.
+        Raises OSError if there is no such front end, or if it cannot be reached. Raises HttpError
+        503 if NATS does not answer.
         """
         loop = asyncio.get_running_loop()
-        known = self._known.get(tag)
-        if known is None:
+        address = self._known.get(tag)
+        if address is None:
             try:
-                known = await loop.run_in_executor(self._thread, self._look_up, tag)
+                address = await loop.run_in_executor(self._thread, self._look_up, tag)
             except BucketError as exc:
                 log.warning("the front end of a session is not known: %s", exc)
                 raise HttpError(
                     HTTPStatus.SERVICE_UNAVAILABLE, "the record of sessions cannot be read"
                 ) from None
-            if known is None:
+            if address is None:
                 raise FileNotFoundError(f"no front end has the tag {tag}")
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
-            self._known[tag] = known
+            self._known[tag] = address
         self._own_certificate.reload()
         context = self._own_certificate.context
         try:
             async with asyncio.timeout(CONNECT_S):
                 transport, _ = await loop.create_connection(
-                    lambda: relay, *known, ssl=context, server_hostname=FRONT_END
+                    lambda: relay, *address, ssl=context, server_hostname=FRONT_END
                 )
             # TCP's keep-alive notices the loss of a machine while a call waits for its result.
             set_tcp_options(transport.get_extra_info("socket"))
         except OSError as exc:
             # Another front end may have the address by now.
             self._known.pop(tag, None)
-            log.info("a session is lost: no front end at %s: %s", format_address(known), exc)
+            log.info("a session is lost: no front end at %s: %s", format_address(address), exc)
             raise
 
     # Methods that run in the thread
@@ -236,9 +236,9 @@ class MachinePeers:
 class _FrontEndCertificate(TlsCertificate):
     """The certificate of a front end. It trusts only certificates of the same authority.
 
-    ca: the file with the certificate of the authority.
-    is_client: whether to connect with it, to another front end or to NATS servers. If not, it
-        accepts connections, and clients must present a certificate too.
+    ca: the path of the file with the certificate of the authority.
+    is_client: True for connections to other front ends and to NATS servers. False to accept
+        connections, whose clients must present a certificate, too.
     """
 
     def __init__(self, files: Tls, ca: str, *, is_client: bool) -> None:
@@ -247,9 +247,10 @@ class _FrontEndCertificate(TlsCertificate):
         super().__init__(files)
 
     def _new_context(self) -> ssl.SSLContext:
-        context = (
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if self._is_client else super()._new_context()
-        )
+        if self._is_client:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        else:
+            context = super()._new_context()
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
         try:

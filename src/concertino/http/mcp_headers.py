@@ -53,15 +53,15 @@ def read_headers(head: RequestHead) -> McpHeaders:
     }
     name = values.get(NAME.lower().encode())
     accepted = read_accept(values.get(b"accept"))
+    is_acceptable = is_json(values.get(b"content-type")) and (accepted.json or accepted.stream)
+    single = (VERSION, METHOD, NAME)
+    repeated = [item for item in single if item.lower().encode() in head.repeated]
     return McpHeaders(
-        accepted,
-        is_json(values.get(b"content-type")) and (accepted.json or accepted.stream),
-        texts.get(VERSION),
-        texts.get(METHOD),
-        None if name is None else decode_header_text(name),
-        texts.get(SESSION),
-        next(
-            (item for item in (VERSION, METHOD, NAME) if item.lower().encode() in head.repeated),
-            None,
-        ),
+        accepted=accepted,
+        is_acceptable=is_acceptable,
+        version=texts.get(VERSION),
+        method=texts.get(METHOD),
+        name=None if name is None else decode_header_text(name),
+        session=texts.get(SESSION),
+        repeated=repeated[0] if repeated else None,
     )

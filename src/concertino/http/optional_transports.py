@@ -32,7 +32,7 @@ class OptionalTransports:
 
     host: serves the backend on the Connection of each client (runtime/host.py).
     wrap: wraps each Connection before the host gets it, for example to trace its messages.
-    options: say which of the transports are served.
+    options: the settings of the server, which say which of the transports are served.
     admission: decides which requests are served.
     peers: the processes among which sessions are shared; None if there is one process.
     Raises ImportError if the package for WebSockets is needed and missing.
@@ -57,9 +57,14 @@ class OptionalTransports:
         if options.sse:
             from concertino.http.sse_endpoint import SseEndpoint
 
-            own = None if use is None else use.limits.max_sessions
             self._sse = SseEndpoint(
-                host, wrap, MESSAGES, options.max_sessions, challenges, own, peers
+                host,
+                wrap,
+                MESSAGES,
+                options.max_sessions,
+                challenges,
+                max_own_sessions=None if use is None else use.limits.max_sessions,
+                peers=peers,
             )
 
     def accept_websocket(self, exchange: Exchange) -> bool:

@@ -52,13 +52,13 @@ def read_annotations(schema: object) -> ParamHeaders:
     """Return the properties of an input schema that have an `x-mcp-header`.
 
     schema: the JSON Schema of a tool's arguments.
-    Returns path -> name. The path has the names of the properties that lead to the annotated one.
-    The name is the value of the annotation, without `Mcp-Param-`.
-    Raises InvalidAnnotation.
+    Returns path -> name. The path consists of the names of the properties that lead to the
+    annotated property. The name is the value of the annotation, without `Mcp-Param-`.
+    Raises InvalidAnnotation if an annotation is malformed or in a wrong place.
     """
     found: dict[tuple[str, ...], str] = {}
     try:
-        _read_schema(schema, (), found, reachable=True)
+        _read_schema(schema, (), found, is_property=True)
     except RecursionError:
         raise InvalidAnnotation("the schema is nested too deeply") from None
     names = [name.lower() for name in found.values()]
@@ -68,34 +68,35 @@ def read_annotations(schema: object) -> ParamHeaders:
 
 
 def _read_schema(
-    schema: object, path: tuple[str, ...], found: dict[tuple[str, ...], str], reachable: bool
+    schema: object, path: tuple[str, ...], found: dict[tuple[str, ...], str], *, is_property: bool
 ) -> None:
     """Add the annotations of a schema, and of the schemas in it, to `found`.
 
     path: the names of the properties that lead to the schema.
     found: path of a property -> name in its annotation.
-    reachable: whether only `properties` lead to the schema. Annotations in other places are
-        invalid.
+    is_property: whether only the keyword `properties` leads to the schema. Annotations in other
+        places are invalid.
     """
     if not isinstance(schema, dict):
         return
     keywords = cast("dict[str, Any]", schema)
     if ANNOTATION in keywords:
         where = ".".join(path) or "the schema"
-        if not reachable or not path:
+        # Without a path, the schema is that of all arguments together.
+        if not is_property or not path:
             raise InvalidAnnotation(f"{where}: {ANNOTATION} is allowed on properties only")
         found[path] = _check_annotation(keywords, where)
 
     properties = keywords.get("properties")
     if isinstance(properties, dict):
         for name, inner in cast("dict[str, Any]", properties).items():
-            _read_schema(inner, (*path, name), found, reachable)
+            _read_schema(inner, (*path, name), found, is_property=is_property)
     for inner in _other_schemas(keywords):
-        _read_schema(inner, path, found, reachable=False)
+        _read_schema(inner, path, found, is_property=False)
 
 
 def _other_schemas(keywords: dict[str, Any]) -> Iterator[object]:
-    """Yield the schemas inside of a schema, except those in `properties`. None may be among them.
+    """Yield the schemas inside of a schema, except those in `properties`; None for a missing one.
 
     keywords: the schema, as keyword -> value.
     """

@@ -28,10 +28,10 @@ class PrincipalLimits(Struct, frozen=True):
     """The limits for one principal (one user of one client program), over all its connections.
 
     max_requests: how many requests may be running at the same time, open streams included.
-    max_request_bytes: how many bytes the bodies of these requests may have together.
-    max_sessions: how many sessions of revisions before 2026-07-28 it may have.
-    rate: how many requests it may send in a time, as `CALLS/SECONDS`, such as `"100/60"`; None for
-        any number.
+    max_request_bytes: how many bytes the bodies of the running requests may have together.
+    max_sessions: how many sessions of revisions before 2026-07-28 may be open.
+    rate: how many requests may arrive within a time, as `CALLS/SECONDS`: "100/60" for 100 requests
+        within any 60 seconds; None for any number.
     Raises ValueError for an invalid value.
     """
 

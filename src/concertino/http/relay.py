@@ -120,8 +120,8 @@ class Relay(asyncio.Protocol):
         if exchange.is_done:
             return
         if exchange.is_stream or self._missing_bytes:
-            # The response is incomplete. If the stream or the connection to the client ended
-            # regularly, the response would look complete.
+            # The response is incomplete. After a regular end of the stream or the connection, the
+            # client would take it for complete.
             exchange.connection.abort()
         else:
             self._refuse(HttpError(HTTPStatus.BAD_GATEWAY, LOST))
@@ -154,7 +154,9 @@ class Relay(asyncio.Protocol):
             return body
         length = int(headers.get(b"content-length", b"0"))
         others = b"".join(
-            b"%b: %b\r\n" % item for item in headers.items() if item[0] not in OWN_HEADERS
+            b"%b: %b\r\n" % (name, value)
+            for name, value in headers.items()
+            if name not in OWN_HEADERS
         )
         if len(body) == length:
             exchange.respond(status, body, others)

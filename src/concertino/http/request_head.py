@@ -184,18 +184,18 @@ def _parse(data: bytes) -> RequestHead:
         scheme, headers[b"host"], target = absolute.groups()
     path, _, query = target.decode("ascii", "replace").partition("?")
     return RequestHead(
-        method,
-        path or "/",
-        query,
-        scheme.decode("ascii").lower(),
-        headers,
-        frozenset(repeated),
-        events.keep_alive,
-        is_http_1_0,
-        _body_length(headers, is_http_1_0),
-        # RFC 9110, sections 10.1.1 and 7.8: ignore both in HTTP/1.0.
-        expect == b"100-continue" and not is_http_1_0,
-        b"" if is_http_1_0 else upgrade,
+        method=method,
+        path=path or "/",
+        query=query,
+        scheme=scheme.decode("ascii").lower(),
+        headers=headers,
+        repeated=frozenset(repeated),
+        keep_alive=events.keep_alive,
+        is_http_1_0=is_http_1_0,
+        body_bytes=_body_length(headers, is_http_1_0),
+        # RFC 9110, sections 10.1.1 and 7.8: in HTTP/1.0, ignore Expect and Upgrade.
+        expects_continue=expect == b"100-continue" and not is_http_1_0,
+        upgrade=b"" if is_http_1_0 else upgrade,
     )
 
 

@@ -94,9 +94,9 @@ class RequestReader:
         self._pieces: list[bytes] = []
         self.unused_bytes = 0
         self.head: RequestHead | None = None
-        # The last head and its bytes. Most requests of a client begin with the same bytes.
-        # Comparing them takes a tenth of the time of finding the end of the head and looking it up
-        # in the cache.
+        # The last head and its bytes. Most requests of a client begin with the same bytes. Then one
+        # comparison replaces the search for the end of the head and the look-up in the cache, which
+        # take ten times as long.
         self._last_head: RequestHead | None = None
         self._last_bytes = b""
         # Finds the end of the body that is being read, if it arrives in chunks.
@@ -110,8 +110,12 @@ class RequestReader:
     @property
     def held_bytes(self) -> int:
         """The number of bytes that have arrived and belong to no complete request."""
-        size = self.unused_bytes + (0 if self._chunks is None else self._chunks.size)
-        return size if self._large is None else size + self._large.size
+        size = self.unused_bytes
+        if self._chunks is not None:
+            size += self._chunks.size
+        if self._large is not None:
+            size += self._large.size
+        return size
 
     @property
     def is_inside(self) -> bool:

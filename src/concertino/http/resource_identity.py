@@ -95,7 +95,9 @@ def parse_public_url(text: str, default_path: str) -> ResourceIdentity:
             "https://mcp.example.com/mcp, without user, query and fragment"
         )
     name = f"[{host}]" if ":" in host else host
-    usual = {"http": 80, "https": 443}[parts.scheme]
-    origin = f"{parts.scheme}://{name}" + (f":{port}" if port not in (None, usual) else "")
+    default_port = {"http": 80, "https": 443}[parts.scheme]
+    origin = f"{parts.scheme}://{name}"
+    if port not in (None, default_port):
+        origin += f":{port}"
     path = parts.path.rstrip("/") or default_path
     return ResourceIdentity(f"{origin}{path}", origin, host, path)

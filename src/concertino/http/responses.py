@@ -58,9 +58,9 @@ MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 def format_date(now: float) -> str:
     """Return a time as an HTTP date, such as `Sun, 06 Nov 1994 08:49:37 GMT`.
 
-    It does what email.utils.formatdate() does, whose module takes 0.6 MB of memory.
     now: seconds since the epoch.
     """
+    # Not email.utils.formatdate(), whose module takes 0.6 MB of memory.
     year, month, day, hour, minute, second, weekday, *_ = time.gmtime(now)
     clock = f"{hour:02}:{minute:02}:{second:02}"
     return f"{DAYS[weekday]}, {day:02} {MONTHS[month - 1]} {year:04} {clock} GMT"
@@ -81,6 +81,7 @@ class _DatedLines:
 
     def __call__(self) -> bytes:
         now = time.time()
+        # The time may also be before this second, if the clock was set back.
         if not self._end - 1 <= now < self._end:
             self._end = int(now) + 1.0
             date = format_date(now).encode()

@@ -137,9 +137,9 @@ class HttpServer:
             options.max_sessions,
             options.timeouts.session_s,
             challenges,
-            None if use is None else use.limits.max_sessions,
-            options.polling,
-            peers,
+            max_own_sessions=None if use is None else use.limits.max_sessions,
+            polling=options.polling,
+            peers=peers,
         )
         self._endpoint = McpEndpoint(host, wrap, self._sessions, challenges)
         self._optional = OptionalTransports(host, wrap, options, self.admission, peers)
@@ -300,9 +300,10 @@ class HttpServer:
             self._answer_health(exchange)
         elif path == METRICS and self.options.metrics is not None:
             self._answer_metrics(exchange, self.options.metrics)
-        elif not (
-            self._optional.answer(exchange, access) or self.admission.answer_metadata(exchange)
-        ):
+        elif self._optional.answer(exchange, access) or self.admission.answer_metadata(exchange):
+            # One of the two has sent the response.
+            return
+        else:
             raise HttpError(HTTPStatus.NOT_FOUND, f"nothing is served here, try {ENDPOINT}")
 
     def _answer_metrics(self, exchange: Exchange, metrics: Callable[[], str]) -> None:
@@ -346,7 +347,7 @@ class _ListenerHandler:
         self._access = access
         self.parser = HeadParser()
         self.checks_each_head = server.admission.checks_each_head
-        # Calling a partial object takes less time than calling a method that calls another one.
+        # A partial object takes less time than a method that calls server.answer().
         self.on_request: Callable[[Exchange], None] = partial(server.answer, access)
 
     @property

@@ -151,10 +151,8 @@ class SessionConnection:
         self._output.close()
         self._on_close()
 
-    # The methods of SupportsSubscriptions (transports/connection.py)
-
-    # These end the call of a subscription when its client has lost the HTTP connection. Other calls
-    # continue then.
+    # SupportsSubscriptions (transports/connection.py): the call of a subscription ends when its
+    # client has lost the HTTP connection. Other calls continue.
 
     def hold_open(self, request_id: Id) -> None:
         stream = self._streams.find(request_id)
@@ -169,7 +167,7 @@ class SessionConnection:
     def _cancel_subscription(self, stream: EventStream, id: Id) -> None:
         """Cancel a subscription whose client has lost the connection.
 
-        If the client resumes the stream, it gets the error LOST from it.
+        If the client resumes the stream, the stream contains the error LOST.
         """
         if stream.cancel is None:
             return
@@ -364,8 +362,9 @@ class SessionConnection:
             ids = [item.id for item in _decode_batch(frame) if item.id is not None]
         except DECODE_ERRORS:
             ids = []
-        streams = filter(None, map(self._streams.find, ids))
-        stream = next(streams, self._current)
+        # All responses belong to the same stream. If they have no id, it is the current one.
+        found = [stream for id in ids if (stream := self._streams.find(id)) is not None]
+        stream = found[0] if found else self._current
         return None if stream is None else self._answer(stream, frame, None, None)
 
     def _begin(self, exchange: Exchange | None, frame: bytes, outcome: int | None) -> None:

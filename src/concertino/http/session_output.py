@@ -58,12 +58,12 @@ class SessionOutput:
     def watch(self, connection: RequestConnection | None) -> int:
         """Note that output was queued on a connection, and return how many bytes are unread in all.
 
-        Only this connection is counted now; the numbers of other connections may be outdated. With
-        64 connections, counting all of them for each response would take more time than everything
-        else. While anything is unread, a timer counts all of them.
+        The numbers of the other connections are those of the last count, at most CHECK_S ago.
 
-        connection: the connection on which output was queued; None if none was.
+        connection: the connection on which output was queued; None if none was queued.
         """
+        # Count only this connection. With 64 connections, counting all of them for each response
+        # would take more time than everything else. While anything is unread, the timer counts all.
         if connection is not None:
             self._set(connection, connection.unread_bytes)
         unread = self._reported_bytes = self._total_bytes

@@ -71,7 +71,10 @@ class SessionPeers(Protocol):
 
 
 def create_session_id(peers: SessionPeers | None) -> str:
-    """Return a random session id. peers: None if this process shares its sessions with no other."""
+    """Return a random session id.
+
+    peers: the processes that share their sessions; None if this process shares none.
+    """
     # Not with the module secrets, whose imports take 0.9 MB of memory.
     return os.urandom(16).hex() if peers is None else peers.create_id()
 
@@ -82,8 +85,10 @@ def pass_on(peers: SessionPeers | None, exchange: Exchange, id: str) -> bool:
     A request that was passed on to this process is not passed on again. Otherwise it could be
     passed on without end, for example if this process has the address of a process that was killed.
 
-    peers: None if this process shares its sessions with no other.
+    peers: the processes that share their sessions; None if this process shares none.
     id: the id of the session.
     Returns False if this process must respond. Raises HttpError 404 if the id is malformed.
     """
-    return peers is not None and not exchange.is_passed_on and peers.pass_on(exchange, id)
+    if peers is None or exchange.is_passed_on:
+        return False
+    return peers.pass_on(exchange, id)

@@ -56,7 +56,7 @@ class SessionStreams:
         return bool(self._streams) or self.standalone.exchange is not None
 
     def find(self, id: Id | None) -> EventStream | None:
-        """Return the stream of the running request with this id; None if there is no such one."""
+        """Return the stream of the running request with this id; None if no such request runs."""
         return None if id is None else self._by_request.get(id)
 
     def open(

@@ -58,7 +58,7 @@ class SessionTable:
         self.peers = peers
         # The memory for the events that all sessions keep until their clients resume a stream.
         self._budget = EventBudget()
-        # Id -> session. find() also checks that it belongs to the principal of the request.
+        # Id -> session. find() also checks that the session belongs to the user of the request.
         self._sessions: dict[str, SessionConnection] = {}
         # How many sessions were opened, from which the names of sessions in log lines are made.
         self._count = 0

@@ -109,7 +109,7 @@ class SseConnection:
     """The Connection (transports/connection.py) of one session of MCP 2024-11-05.
 
     exchange: the GET whose response is the stream.
-    caller: the user who has sent it.
+    caller: the user who has sent the GET.
     on_close: called when the session has ended.
     """
 
@@ -143,8 +143,8 @@ class SseConnection:
 
     def pause(self, paused: bool) -> None:
         self._is_paused = paused
-        # A message that is passed on may cause output, so that this method is called again with
-        # True.
+        # Test `_is_paused` each time: a message that is passed on may cause output, and so another
+        # call of this method, with True.
         while self._held and not self._is_paused:
             exchange = next(iter(self._held))
             del self._held[exchange]

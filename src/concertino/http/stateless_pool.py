@@ -46,8 +46,8 @@ class StatelessPool:
     def find(self, exchange: Exchange) -> StatelessConnection:
         """Return the Connection that carries a request, bound to the request's HTTP connection.
 
-        It is the one of the HTTP connection's last request if the user is the same. Otherwise it is
-        another Connection of this user that waits, or a new one.
+        - If the last request on the HTTP connection was of the same user: its Connection.
+        - Otherwise: a Connection of this user that waits, or a new one.
         """
         http = exchange.connection
         connection = self._bound.get(http)

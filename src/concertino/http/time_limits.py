@@ -1,8 +1,8 @@
 """HttpTimeouts: the time limits of an HTTP server.
 
-HttpOptions contains them. Each HttpConnection notes in its ConnectionActivity since when it has
-been waiting. The ConnectionTable calls check_time() of each connection at intervals, which compares
-this time with the limits.
+HttpOptions contains these limits. Each HttpConnection notes in its ConnectionActivity since when it
+has been waiting. The ConnectionTable calls check_time() of each connection at intervals, which
+compares this time with the limits.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 TlsCertificate loads the certificate again when its file has changed. TlsAcceptor accepts clients
 and limits the number of running handshakes, each of which takes 280 kB. The servers of asyncio
-do not limit it: they start any number of handshakes, and call connection_made() of a protocol only
-after the handshake, which is too late to count it.
+start any number of handshakes, and call connection_made() of a protocol only after the handshake,
+which is too late to limit the number.
 """
 
 from __future__ import annotations

@@ -49,14 +49,16 @@ class VerifiedTokens:
         """
         accepted = self._accepted.get(digest)
         if accepted is not None:
-            if self._clock() < accepted[1]:
-                return accepted[0]
+            principal, until = accepted
+            if self._clock() < until:
+                return principal
             del self._accepted[digest]
             return None
         refused = self._refused.get(digest)
         if refused is not None:
-            if self._clock() < refused[1]:
-                raise InvalidToken(refused[0])
+            reason, until = refused
+            if self._clock() < until:
+                raise InvalidToken(reason)
             del self._refused[digest]
         return None
 

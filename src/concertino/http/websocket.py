@@ -150,7 +150,7 @@ class WebSocketConnection:
         self._receiver: Receiver | None = None
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_paused = False
-        # Whether the last ping has got no answer: nothing at all has arrived since.
+        # Whether nothing has arrived since the last ping.
         self._is_silent = False
         self._input = _PacedInput(self._deliver, self._set_reading, message_wait_s)
         self._expiry = self._schedule_expiry(exchange)
@@ -215,8 +215,8 @@ class WebSocketConnection:
             return
         if messages:
             self._input.add(messages)
-        # Pings of the client cause output, too: the pongs. If the client does not read them,
-        # _set_reading() pauses reading, so that they do not pile up.
+        # Pings of the client cause pongs. If the client does not read the pongs, _set_reading()
+        # pauses reading, so that they do not pile up.
         self._set_reading()
 
     def _reserve(self) -> bool:
@@ -241,8 +241,9 @@ class WebSocketConnection:
 
     def _set_reading(self) -> None:
         """Pause or resume reading. Pauses if the client reads too slowly or sends too much."""
-        is_held = self._is_paused or self._input.is_waiting
-        self._http.set_reading(not is_held and self._http.unread_bytes <= READ_AHEAD_BYTES)
+        has_room = self._http.unread_bytes <= READ_AHEAD_BYTES
+        may_read = has_room and not self._is_paused and not self._input.is_waiting
+        self._http.set_reading(may_read)
 
     # Output and end
 

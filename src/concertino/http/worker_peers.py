@@ -41,18 +41,19 @@ class WorkerPeers:
     def create_id(self) -> str:
         """Return a random id from which find_owner() computes the number of this worker."""
         while True:
-            # One byte more than 128 bits, because the worker's number takes some of them.
+            # One byte more than 128 bits, because the worker's number takes some of the bits.
             id = os.urandom(17).hex()
             if self.find_owner(id) == self._place.number:
                 return id
 
     def find_owner(self, id: str) -> int | None:
         """Return the number of the worker that has created an id; None if the id is malformed."""
-        # The numbers of workers begin with 1.
         try:
-            return int.from_bytes(bytes.fromhex(id)) % self._place.count + 1
+            value = int.from_bytes(bytes.fromhex(id))
         except ValueError:
             return None
+        # The numbers of workers begin with 1.
+        return value % self._place.count + 1
 
     async def serve(self, make: Callable[[Examine], Callable[[], asyncio.Protocol]]) -> PeerServer:
         """Let the other workers pass requests on to this worker, at its Unix socket.

@@ -27,7 +27,8 @@ class WriteTurn:
     once, and all later outputs of this iteration in the next one. The output of each connection
     stays in order.
 
-    connections: the open connections of the server. If there is only one, no output is held back.
+    connections: the open connections of the server, of which only the number is used. If there is
+        only one, no output is held back.
     """
 
     def __init__(self, connections: Sized) -> None:

@@ -1,4 +1,4 @@
-"""The client side of MCP over HTTP ("Streamable HTTP"). It requires the extra `http`.
+"""The client side of MCP over HTTP ("Streamable HTTP"). It needs the extra `http`.
 
 A Client has one StreamableHttpConnection (connection.py) for a server at a URL, or a
 WebSocketClientConnection (websocket.py) for a ws: URL. StreamableHttpConnection makes a
