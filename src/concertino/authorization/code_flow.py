@@ -41,7 +41,7 @@ def check_page(url: str) -> str:
 
 
 class CodeRequest:
-    """A request for an authorization code, with the checks of its response.
+    """A request for an authorization code. It also checks the response, and returns the code.
 
         request = CodeRequest(metadata, client_id, redirect_uri, resource, scopes)
         ...                                     # the user opens request.page in a browser

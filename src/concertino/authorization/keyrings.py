@@ -103,12 +103,12 @@ class _SystemKeyring:
 
 
 async def wait_for_keyring(access: Callable[[], Result], within_s: float = WITHIN_S) -> Result:
-    """Call a function that accesses a SecretStore in a thread, and return its result.
+    """Run a function that accesses a SecretStore, without blocking the event loop.
 
-    A thread is necessary, because a locked keyring blocks its caller until the user unlocks it. The
-    thread cannot be ended, so it is a daemon, which does not delay the end of the process.
+    Returns the result of the function, which runs in a thread: a locked keyring blocks its caller
+    until the user unlocks it.
     access: the function.
-    within_s: the time limit, in seconds. After it the function continues in its thread.
+    within_s: the time limit, in seconds. The function continues after the time limit.
     Raises AuthorizationError after the time limit, and the exceptions of the function.
     """
     loop = asyncio.get_running_loop()
@@ -131,6 +131,7 @@ async def wait_for_keyring(access: Callable[[], Result], within_s: float = WITHI
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(call)
 
+    # Nothing can end this thread. As a daemon, it does not delay the end of the process.
     Thread(target=run, name="concertino-keyring", daemon=True).start()
     try:
         async with asyncio.timeout(within_s):

@@ -63,13 +63,14 @@ async def identify_client(
 ) -> ClientIdentity:
     """Choose the OAuth client with whose id to log in, and register one if there is none.
 
-    The docstring of this module has the order of preference.
+    The first possible client is used: the one in the settings, a client id metadata document, the
+    client of the previous login, and then a newly registered client.
     fetcher: sends the request for a registration.
     metadata: the metadata of the authorization server.
     settings: the user's settings, which may name a client.
     redirect_uri: the redirect URI of this login; "" if it needs none.
-    previous: the client of the previous login; None if there was none. It can only be used again if
-        this program has registered it at the same server, with the same redirect URI.
+    previous: the client of the previous login; None if there was none. This client can be used
+        again only if this program has registered it at the same server, with the same redirect URI.
     previous_issuer: the authorization server of the previous login; "" if there was none.
     Raises AuthorizationError if there is no way to get a client, and OSError if the server cannot
     be reached.

@@ -106,8 +106,8 @@ class AccessRules:
     def response_headers(self, head: RequestHead) -> bytes:
         """Return the CORS headers of the response to a request that check() has accepted.
 
-        They are empty for a request without Origin. They are also empty if no origins are listed:
-        then the browser lets a page of this machine send requests, but not read the responses.
+        Returns b"" for a request without Origin, and if `origins` is empty: then the browser lets a
+        page of this machine send requests, but not read the responses.
         """
         if not self._origins:
             return b""
@@ -122,7 +122,7 @@ class AccessRules:
     def preflight_headers(self, head: RequestHead) -> bytes | None:
         """Return the headers of the response to a CORS preflight request (OPTIONS).
 
-        Returns None if no origins are listed, or if the request has no Origin.
+        Returns None if `origins` is empty, or if the request has no Origin.
         """
         if not self._origins or b"origin" not in head.headers:
             return None

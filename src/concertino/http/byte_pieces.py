@@ -14,12 +14,11 @@ SMALL_BYTES = 4096
 def add_piece(pieces: list[bytes], data: bytes) -> None:
     """Append bytes to a list, or to its last piece if that is small.
 
-    Each bytes object takes about 45 bytes of memory more than its content. So if each piece were
-    appended alone, a body in chunks of two bytes would take twenty times its size, and the limits
-    count only the size.
-
     pieces: the list; the caller joins it when the body is complete.
     """
+    # Each bytes object takes about 45 bytes of memory more than its content. If each piece were
+    # appended alone, a body in chunks of two bytes would take twenty times its size, and the limits
+    # count only the size.
     if pieces and len(pieces[-1]) < SMALL_BYTES:
         pieces[-1] += data
     else:

@@ -58,8 +58,8 @@ class Params(Struct, frozen=True):
     """The fields of `params` that the HTTP transport reads. A field that is missing is None.
 
     meta: the fields of `_meta`, such as the revision.
-    name, uri, task_id: one of them is repeated in the header Mcp-Name; which one depends on the
-        method of the request (NAMED).
+    name, uri, task_id: one of them is repeated in the header Mcp-Name: `name` for tools/call and
+        prompts/get, `uri` for resources/read, and `task_id` for the methods of tasks.
     request_id: the id of the cancelled request in `notifications/cancelled`.
     protocol_version: the revision that a client requests with `initialize`.
     """

@@ -53,7 +53,8 @@ class Exchange(Struct, eq=False):
     keeps_connection: whether the connection may carry another request after this one.
     headers: additional headers for the response, as whole lines.
     on_disconnect: called when the client has closed the connection before the end of the response.
-    on_idle: called when a request has waited for keep_alive_s, and its response has not begun.
+    on_idle: called when a request has waited for HttpTimeouts.keep_alive_s, and its response has
+        not begun.
     on_end: called when the response is complete, or cannot be sent any more.
     on_data: called with what the client sends after switch_protocols(); None before.
     is_stream: whether the response is a stream of events, or another protocol.
@@ -153,7 +154,7 @@ class Exchange(Struct, eq=False):
         """Use the connection for another protocol, such as WebSocket, from now on.
 
         The exchange ends when the connection does. From now on, on_idle is called whenever nothing
-        was sent for keep_alive_s.
+        was sent for HttpTimeouts.keep_alive_s.
 
         headers: the headers of the response (101), as whole lines.
         on_data: called with the bytes that the client sends, in a later iteration of the event

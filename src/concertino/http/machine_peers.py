@@ -110,7 +110,8 @@ class MachinePeers:
     def create_id(self) -> str:
         """Return a random id for a session of this process.
 
-        It begins with the tag of this process, from which the other processes know its address.
+        It begins with the tag of this process, by which other processes find the address of this
+        process.
         """
         return self._tag + secrets.token_hex(ID_BYTES)
 
@@ -137,9 +138,9 @@ class MachinePeers:
 
         It listens for them, and stores the address of this process in the NATS bucket.
 
-        make: called once, with a function. That function checks a process which has connected: it
-            returns facts about it, or raises OSError to refuse it. make returns the protocol
-            factory for the connections of these processes.
+        make: returns the protocol factory for the connections of these processes. It is called
+            once, with a function that checks a process which has connected: the function returns
+            facts about the process, or raises OSError to refuse it.
         Raises OSError if the address cannot be used or NATS cannot be reached.
         """
         listener = listen_tcp(self._host, self._port, allow_remote=True)

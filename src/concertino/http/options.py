@@ -42,9 +42,9 @@ class Polling(Struct, frozen=True):
 class SharedSessions(Struct, frozen=True):
     """How the processes of a server on several machines share their sessions.
 
-    Such a process is called a front end. A load balancer may send a request to any of them, and
-    that one passes the request on to the front end that has the session. A key-value bucket of a
-    NATS cluster has the address of each front end.
+    Such a process is called a front end. A load balancer may send a request to any front end, which
+    passes the request on to the front end that has the session. A key-value bucket of a NATS
+    cluster has the address of each front end.
 
     cluster: the address of NATS servers with JetStream, as in `nats://a,b,c`.
     address: HOST:PORT at which the other front ends reach this one, and where it listens for them.
@@ -86,8 +86,8 @@ class HttpOptions(Struct, frozen=True):
     shared_sessions: how processes on several machines share their sessions; None to keep sessions
         in this process, or among its workers.
     metrics: a function that returns the text of `/metrics`, such as Metrics.text of
-        concertino.guards; None to serve no `/metrics`. With authorization, it needs a token;
-        without, it is served to clients of this machine only.
+        concertino.guards; None to serve no `/metrics`. With authorization, clients need a token for
+        `/metrics`; without, only clients of this machine get it.
     """
 
     origins: tuple[str, ...] = ()

@@ -130,8 +130,7 @@ def _check_annotation(keywords: dict[str, Any], where: str) -> str:
 def param_header_lines(headers: ParamHeaders, arguments: object) -> bytes:
     """Return the lines `Mcp-Param-...` for the arguments of a call.
 
-    Only strings, booleans, and integers up to MAX_INTEGER get a header. A missing argument gets
-    none.
+    Only strings, booleans, and integers up to 2**53 - 1 get a header. A missing argument gets none.
 
     headers: path of an argument -> the name in its header.
     arguments: the arguments of the call, decoded.

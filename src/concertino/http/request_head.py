@@ -71,7 +71,7 @@ class RequestHead(Struct, frozen=True, eq=False):
 
     Requests that begin with the same bytes share one object, and each object is hashable.
 
-    method: `POST`, for example.
+    method: the HTTP method, such as `POST`.
     path: the path of the target, without the query.
     query: the query of the target, without the question mark; "" for none.
     scheme: the scheme of a target that is a whole URL, `http` or `https`; "" for the usual target,
@@ -82,7 +82,7 @@ class RequestHead(Struct, frozen=True, eq=False):
     keep_alive: whether the connection may carry another request afterwards.
     is_http_1_0: whether the client speaks HTTP/1.0, which has no chunked bodies.
     body_bytes: the length of the body; None if it comes in chunks.
-    expects_continue: whether the client waits for 100 before it sends the body.
+    expects_continue: whether the client waits for `100 Continue` before it sends the body.
     upgrade: the other protocol that the client asks for, such as `websocket`; b"" for none.
     """
 

@@ -52,8 +52,8 @@ class RequestReader:
 
     parser: parses the heads. Several readers may share it.
     on_head: called with the head of each request before its body is read, unless the head is
-        `admitted`. It sets `principal` of this object if the user is known, or `awaits_user` if the
-        user must be verified first. Raises HttpError to refuse the request.
+        `admitted`. The function sets `principal` of this object if the user is known, or
+        `awaits_user` if the user must be verified first. It raises HttpError to refuse the request.
     on_body_due: called with the head after on_head, if the body has not arrived together with the
         head, and the user need not be verified first.
     on_reserve: called with the size of a large body before it is read. If the size is not known in

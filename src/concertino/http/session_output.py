@@ -23,9 +23,8 @@ CHECK_S = 0.25
 class SessionOutput:
     """The HTTP connections that carry a session's output, and the amount of unread output.
 
-    on_drain: called with the number of unread bytes when the client has read some output. It is
-        called at once when all output of a connection was read, and otherwise every CHECK_S.
-        Requests that wait because of unread output may start then.
+    on_drain: called with the number of unread bytes when the client has read some output: at once
+        if all output of a connection was read, and otherwise within 250 ms.
     """
 
     def __init__(self, on_drain: Callable[[int], object]) -> None:
@@ -58,7 +57,7 @@ class SessionOutput:
     def watch(self, connection: RequestConnection | None) -> int:
         """Note that output was queued on a connection, and return how many bytes are unread in all.
 
-        The numbers of the other connections are those of the last count, at most CHECK_S ago.
+        The numbers of the other connections are at most 250 ms old.
 
         connection: the connection on which output was queued; None if none was queued.
         """

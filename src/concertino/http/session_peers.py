@@ -62,9 +62,9 @@ class SessionPeers(Protocol):
     async def serve(self, make: Callable[[Examine], Callable[[], asyncio.Protocol]]) -> PeerServer:
         """Begin to accept the requests that other processes pass on.
 
-        make: called once, with a function. That function checks a process which has connected: it
-            returns facts about it, or raises OSError to refuse it. make returns the protocol
-            factory for the connections of these processes.
+        make: returns the protocol factory for the connections of these processes. It is called
+            once, with a function that checks a process which has connected: the function returns
+            facts about the process, or raises OSError to refuse it.
         Raises OSError if this process cannot listen for the other processes.
         """
         ...

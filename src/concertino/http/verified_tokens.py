@@ -72,7 +72,7 @@ class VerifiedTokens:
             self._accepted[digest] = principal, self._clock() + within_s
 
     def refuse(self, digest: bytes, reason: str) -> None:
-        """Store the reason for which a token was refused, for at most REFUSED_S seconds."""
+        """Store the reason for which a token was refused, for at most ten seconds."""
         _make_room(self._refused, MAX_REFUSED)
         self._refused[digest] = reason, self._clock() + min(REFUSED_S, self._cache_s)
 

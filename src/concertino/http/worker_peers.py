@@ -58,9 +58,9 @@ class WorkerPeers:
     async def serve(self, make: Callable[[Examine], Callable[[], asyncio.Protocol]]) -> PeerServer:
         """Let the other workers pass requests on to this worker, at its Unix socket.
 
-        make: called once, with a function. That function checks a worker which has connected: it
-            returns facts about it, or raises OSError to refuse it. make returns the protocol
-            factory for the connections of these workers.
+        make: returns the protocol factory for the connections of these workers. It is called once,
+            with a function that checks a worker which has connected: the function returns facts
+            about the worker, or raises OSError to refuse it.
         Raises OSError if the socket cannot be made.
         """
         listener = listen_unix(self._socket_of(self._place.number))

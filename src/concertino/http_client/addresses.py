@@ -60,10 +60,11 @@ async def resolve(url: ServerUrl) -> list[str]:
 
 
 def address_reach(text: str) -> Reach | None:
-    """Return in which network an IP address is. text: the address.
+    """Return in which network an IP address is: "loopback" (this machine), "private" or "public".
 
     Returns None for an address that no server can have, such as a multicast address. For an IPv6
     address that embeds an IPv4 address, returns the network of the IPv4 address.
+    text: the address.
     """
     # Ignore the zone, as in fe80::1%eth0.
     address = _embedded_ipv4(ip_address(text.partition("%")[0]))
@@ -98,7 +99,7 @@ def _embedded_ipv4(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Addr
 
 
 async def find_reach(url: ServerUrl) -> Reach:
-    """Return in which network a server is.
+    """Return in which network a server is: "loopback" (this machine), "private" or "public".
 
     A server with addresses in several networks is in the widest of them. A server whose name this
     machine cannot resolve, because only an HTTP proxy can, counts as public.

@@ -23,8 +23,8 @@ HELD_BYTES = 64 * 1024
 class MessageDelivery:
     """Passes the messages of a server to a Receiver, in the order of their arrival.
 
-    The first message of a loop iteration is passed at once, and all later messages of the iteration
-    together in the next one. Messages that arrive before open() are dropped.
+    The first message in an iteration of the event loop is passed at once, and all later messages of
+    the iteration together in the next one. Messages that arrive before open() are dropped.
     """
 
     def __init__(self) -> None:
@@ -43,8 +43,8 @@ class MessageDelivery:
         """Deliver a message now, or with others in the next loop iteration.
 
         frame: the message, as JSON.
-        is_alone: True if no other message is expected in this loop iteration. Then a later one is
-            delivered at once, too.
+        is_alone: True if no other message is expected in this loop iteration. Then, if another one
+            arrives nevertheless, it is also delivered at once.
         """
         receiver = self._receiver
         if receiver is None:

@@ -29,10 +29,7 @@ BOM = b"\xef\xbb\xbf"
 
 
 def doubled_pause_s(tries: int) -> float:
-    """Return how many seconds to wait after a number of tries.
-
-    After the first try, this is RETRY_S. It doubles with each further try, up to MAX_RETRY_S.
-    """
+    """Return how many seconds to wait after a number of tries: 1, 2, 4 and so on, up to 30."""
     # The exponent is limited, because 2**tries may be too large for a float.
     return min(RETRY_S * 2 ** min(tries - 1, 10), MAX_RETRY_S)
 
@@ -77,10 +74,9 @@ class EventStreamParser:
     def pause_s(self, tries: int) -> float:
         """Return how many seconds to wait before the stream is opened again.
 
-        - If the server demands a pause, this is the demanded pause, but at least LEAST_RETRY_S
-          after the first try, twice that after the second, and so on up to RETRY_S.
-        - Otherwise, it is RETRY_S after the first try, and doubles with each further try, up to
-          MAX_RETRY_S.
+        - If the server demands a pause, this is the demanded pause, but at least 10 ms after the
+          first try, 20 ms after the second, and so on up to 1 s.
+        - Otherwise, it is 1 s after the first try, 2 s after the second, and so on up to 30 s.
 
         tries: how many times the stream was opened since it was last open for a long time.
         """

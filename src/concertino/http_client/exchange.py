@@ -375,7 +375,8 @@ class ClientExchange:
     def is_repeatable(self) -> bool:
         """Return whether the request may be sent twice.
 
-        A tools/call may not, because a tool may have side effects.
+        Returns False for a tools/call, because a tool may have side effects, and for a POST of a
+        notification or a response.
         """
         if self.kind not in ("post", "message"):
             return True

@@ -34,7 +34,7 @@ FORMAT = 1
 
 
 class ToolPins(Struct, frozen=True):
-    """The tools of one server with the option `pin`: only the approved ones are served.
+    """The tools of a server whose changed tools are withheld (the option `pin` of a server file).
 
     Both fields map the name of a tool to the JSON of its definition.
     approved: the approved tools; None until the server has listed its tools for the first time.
@@ -46,10 +46,10 @@ class ToolPins(Struct, frozen=True):
 
 
 class ApprovedFile(Struct, frozen=True):
-    """The approvals for one server file.
+    """Which servers in one server file, such as mcp.json, the user has approved.
 
     path: the path of the server file.
-    servers: name of a server -> its approved definition.
+    servers: name of a server -> its approved definition, which says what program it runs.
     pins: name of a server -> its approved tools, for servers with the option `pin`.
     format: the version of the format in which the approvals are stored.
     """
@@ -64,7 +64,7 @@ _decode = Decoder(ApprovedFile).decode
 
 
 class ApprovalStore:
-    """Reads and writes which servers of server files this user has approved.
+    """Stores which servers in server files, such as mcp.json, this user has approved.
 
     state: the directory for this program's state; None for `$XDG_STATE_HOME/concertino`. It
         contains the user's key and the directory `approvals`.
@@ -78,9 +78,10 @@ class ApprovalStore:
         self.folder = self._state / "approvals"
 
     def key(self) -> bytes:
-        """Return the user's secret key for the digests in definitions. Makes it at the first use.
+        """Return the user's secret key, which is made at the first use.
 
-        Raises UnusableState if the file of the key cannot be read or written.
+        Approvals contain digests of secret values. Without the key, nobody can guess a secret from
+        its digest. Raises UnusableState if the file of the key cannot be read or written.
         """
         return read_state_key(self._state)
 

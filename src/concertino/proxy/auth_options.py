@@ -26,8 +26,9 @@ KEYS = (
 
 
 def read_auth(reader: ValueReader, value: FileValue, label: str) -> AuthTexts:
-    """Return the settings under the key `auth`: name of a setting -> its text, not yet expanded.
+    """Return how to obtain an access token for a server: the settings under the key `auth`.
 
+    Returns name of a setting -> its text, in which `${...}` is not replaced yet.
     reader: checks the types of values and makes the errors, which name the file.
     value: the value of the key, an object such as `{"client_id": "...", "scopes": [...]}`.
     label: the path of the key within the file, for errors.

@@ -53,7 +53,7 @@ SECRET_AUTH_OPTIONS = ("client_secret", "private_key")
 
 
 class DefinitionPart(Struct, frozen=True, array_like=True):
-    """One member of a definition, such as `command` or `env.TOKEN`.
+    """One member of a server's definition (what the user approves), such as `env.TOKEN`.
 
     digest: the HMAC-SHA256 of its text. Without the user's key, a secret cannot be guessed from it.
     shown: the text for logs, without secrets and shortened; "" if all of it may be a secret.
@@ -132,11 +132,10 @@ def make_definition(texts: Mapping[str, MemberText], key: bytes) -> Definition:
 def visible_texts(
     entry: ServerEntry, file: ServerFile, env_file: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Return the whole texts of a server's definition, for the user who is asked to approve it.
+    """Return the texts of a server's definition that a user sees before approving it.
 
-    Returns name of a member -> its text, without the members that are secret. Unlike
-    DefinitionPart.shown, these texts are not shortened, and nothing in a command is redacted:
-    otherwise a file could hide a part of the command from the user who approves it.
+    Returns name of a member -> its text. Secret members are missing. The texts are not shortened,
+    and commands are not redacted: otherwise a file could hide a part of a command from the user.
     entry, file, env_file: the same as for define_server().
     """
     texts = _make_member_texts(entry, file, env_file)
@@ -144,7 +143,7 @@ def visible_texts(
 
 
 def value_text(text: str) -> MemberText:
-    """Return the MemberText of a value that may contain secrets: only its references are shown."""
+    """Return a value that may contain secrets, as a MemberText that shows only its references."""
     # A value such as `secret:NAME` says where a secret is stored, and does not contain it, so all
     # of it may be shown.
     return MemberText(text, text if text.startswith(SECRET) else show_references(text))

@@ -74,9 +74,8 @@ class Expander:
         }
 
     def text(self, template: Template, label: str) -> str:
-        """Return a text with its references replaced, for a text that must not contain secrets.
+        """Return a text that must not contain secrets, such as an argument, with `${...}` replaced.
 
-        An example is an argument of a program.
         template: the text, with its line and column in the file.
         label: the path of the text within the file, such as `github.args[0]`, for errors.
         Raises InvalidServerFile for a reference to a secret, and for one that cannot be replaced.
@@ -98,9 +97,9 @@ class Expander:
         return "".join(str(part) for part in parts)
 
     def parts(self, template: Template, label: str) -> Parts:
-        """Replace the references in a text, except those to secrets, and return it in pieces.
+        """Return a text that may contain secrets, in pieces, with its other references replaced.
 
-        The pieces are strings, and references to secrets, which are read only when the server is
+        The pieces are strings, and references to secrets. The secrets are read when the server is
         started.
         template: the text, with its line and column in the file.
         label: the path of the text within the file, for errors.

@@ -114,8 +114,8 @@ def describe_unapproved(
 class FileParts:
     """Makes a Backend for each server of one server file, and again when the file has changed.
 
-    Servers composes these backends, the parts, to one Backend. It calls update() and then
-    set_options() when it starts, and whenever the file or an approval has changed.
+    The class Servers composes these backends to one. It calls update() and then set_options() when
+    it starts, and whenever the file or an approval has changed.
     store: the user's approvals.
     environment: the environment variables for `${VAR}`.
     inputs: id of an input -> the value that the user gave.

@@ -46,8 +46,8 @@ class FileServer:
     """A Backend for one server of a server file.
 
     start() runs the server's program or connects to its address. If start() fails, it may be called
-    again. FileParts makes these objects, one for each server. Servers composes them into one
-    Backend, which starts and calls them.
+    again. FileParts makes one of these objects for each server. The class Servers composes them to
+    one Backend, which starts and calls them.
     name: the name of the server in the file.
     launch: the program or the address. It contains references to secrets, which start() reads.
     options: the options of the entry.
@@ -244,7 +244,7 @@ class WithheldServer:
     start() raises ConcertinoError with the reason, and so does every call.
 
     name: the name of the server in the file.
-    reason: why the server may not run, and what the user can do. The composition also logs it.
+    reason: why the server may not run, and what the user can do.
     """
 
     def __init__(self, name: str, reason: str) -> None:

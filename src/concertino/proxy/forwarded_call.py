@@ -90,7 +90,7 @@ class ForwardedCall(Struct, eq=False):
         return by_name[self.context.client.protocol_version].modern
 
     def accepts_questions(self) -> bool:
-        """Return whether a request of the server can be passed to the client of this call."""
+        """Return whether a request of the server can be passed on to the client of this call."""
         return not self.is_modern and self.context.caller.session is not None
 
 
@@ -181,8 +181,8 @@ class SuspendableCall(ForwardedCall, eq=False):
         """Wait until the server has sent its result or asked something.
 
         Returns True if there is a result or an error, and False if there are `questions`. After a
-        question, waits up to QUIET_S for the next one. If the task that waits is cancelled, the
-        call to the server is cancelled, too.
+        question, waits 50 ms for the next one. If the task that waits is cancelled, the call to the
+        server is cancelled, too.
         """
         try:
             while not self.work.done():

@@ -174,7 +174,7 @@ def identify(
     - the command, its arguments and the working directory;
     - the path of the program, its size and the time when it was written;
     - the names of the environment variables, but not their values, which are often secrets that
-      change. If the server gets the whole environment of the proxy, its names are left out, too,
+      change. If the server gets the whole environment of the proxy, the names are left out, too,
       because each MCP client and each terminal sets other variables;
     - the era and the principal.
 

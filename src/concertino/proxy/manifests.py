@@ -265,11 +265,11 @@ def make_manifests(
     cache: ManifestCache | None,
     lazy: bool,
 ) -> Manifests | None:
-    """Return the Manifests of a server; None without a cache, and for a target without a command.
+    """Return the Manifests of a server; None without a cache, and if the target is no command.
 
     name: the name of the server, for the log.
-    target: the server, as for Client. Only a command has manifests: it is a program on this
-        machine, so a changed file shows that the server has changed.
+    target: the server, as for Client. Only a command has manifests: it runs a program on this
+        machine, and a changed file of the program shows that the server has changed.
     era: which MCP revisions the proxy speaks with the server: "legacy" (up to 2025-11-25), "modern"
         (2026-07-28), or "auto". Each era has its own manifests.
     cache: stores the manifests in files; None to have no Manifests.

@@ -221,11 +221,10 @@ class Proxy:
     # Backend
 
     async def start(self, outlet: Notifier) -> None:
-        """Start the server or connect to it, and wait for that.
+        """Start the server or connect to it, and wait until it has started.
 
-        If the server's features and lists are in the cache, it does not wait, and with `lazy` it
-        does not start the server either.
-        Raises ConcertinoError if the server cannot be started or reached.
+        If the server's features and lists are in the cache, does not wait. With `lazy`, does not
+        start the server either. Raises ConcertinoError if the server cannot be started or reached.
         """
         self._outlet = self._maker.outlet = outlet
         add_source(self._server_statuses)
@@ -353,8 +352,9 @@ class Proxy:
     ) -> None:
         """Forward a notification of a client, such as notifications/roots/list_changed.
 
-        It is dropped before the client's first call, because only then the client gets a process of
-        the server, and for a server of 2026-07-28, which has no such notifications.
+        Drops the notification in two cases: before the client's first call, with which the client
+        gets a connection to the server; and for a server of 2026-07-28, which knows no such
+        notifications.
         session: the connection of the client.
         method, params: the method and the undecoded params of the notification.
         """

@@ -200,7 +200,7 @@ def parse_server_file(data: bytes, path: str | os.PathLike[str]) -> ServerFile:
 
     data: the bytes of the file, which need not exist on the disk.
     path: the path of the file. If it ends with `.toml`, the data is TOML, and otherwise JSON.
-        Errors name the path, and the workspace is found from it.
+        Errors name the path, and the workspace is the directory around it.
     Raises InvalidServerFile if the data has an error.
     """
     source = os.fspath(path)

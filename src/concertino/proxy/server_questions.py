@@ -39,9 +39,9 @@ class ServerQuestions:
 
     calls: the pending calls, the newest last. The Upstream that owns this dict adds and removes
         them.
-    suspend: called for a client of revision 2026-07-28, which gets the question in the response to
-        its call, and sends the answer with its next request. Replaces a CallbackCall, which no task
-        awaits, by a SuspendableCall, which can wait for the answer. Returns the SuspendableCall.
+    suspend: replaces a CallbackCall, for which no task waits, by a SuspendableCall, which can wait
+        for an answer, and returns it. Called before a client of 2026-07-28 is asked: this client
+        gets the question in the response to its call, and answers with its next request.
 
     Attributes:
     orphaned: the questions that came when no client could be asked. They wait for the next call.
@@ -123,7 +123,7 @@ class ServerQuestions:
             raise RpcError(INTERNAL_ERROR, f"Internal error: {CLIENT_HAS_LEFT}") from None
 
     def adopt(self, call: ForwardedCall) -> None:
-        """Ask the client of a new call the `orphaned` questions, which then wait no longer.
+        """Ask the client of a new call the `orphaned` questions.
 
         Returns at once. Does nothing if this client cannot be asked.
         """
@@ -136,7 +136,7 @@ class ServerQuestions:
             question.answer.add_done_callback(partial(_stop_asking, asking))
 
     def refuse_for(self, session: CallerSession) -> None:
-        """Answer the questions to the client of a session with an error, because it has left."""
+        """Answer the questions to a client that has left with an error. session: the client's."""
         for call in self._calls:
             if isinstance(call, SuspendableCall) and call.context.caller.session is session:
                 call.refuse_questions(CLIENT_HAS_LEFT)

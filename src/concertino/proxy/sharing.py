@@ -45,8 +45,10 @@ class ServerSharing:
     def key_of(self, session: CallerSession | None) -> object:
         """Return the key of a session. Sessions with equal keys share a connection.
 
-        The key is None if all sessions share one, the session itself if it has its own, and else
-        the identity of the user (b"" if it is not verified).
+        - None if all sessions share one connection.
+        - The session itself if it has a connection of its own.
+        - Otherwise the identity of the user; b"" if the user is not verified.
+
         session: None for a call that has not come from a client.
         """
         if not self._can_reopen or self._isolation == "shared":
@@ -67,7 +69,7 @@ class ServerSharing:
         return session.principal
 
     def learn(self, *, is_modern: bool, has_log_levels: bool) -> None:
-        """Replace the isolation "auto", because the server's revision and features are known now.
+        """Replace the isolation "auto" by "principal" or "session", when the server is known.
 
         is_modern: whether the server speaks 2026-07-28.
         has_log_levels: whether it has the capability for log messages.

@@ -347,13 +347,12 @@ class Upstream:
         # The reply refers to the call, so the two would stay until a garbage collection.
         forwarded.reply = None
         if (suspendable := forwarded.suspendable) is not None:
-            if suspendable.work.done():
-                # The call was cancelled in the meantime.
-                pass
-            elif reply.failed:
-                suspendable.work.set_exception(reply.error(self._time()))
-            else:
-                suspendable.work.set_result(reply.outcome)
+            work = suspendable.work
+            # If the call was cancelled in the meantime, `work` is done already.
+            if not work.done() and reply.failed:
+                work.set_exception(reply.error(self._time()))
+            elif not work.done():
+                work.set_result(reply.outcome)
             return
         if forwarded not in self._calls:
             # The call was cancelled in the meantime.

@@ -29,9 +29,9 @@ SPARES = 2
 class WarmProgram:
     """A target of a Client whose open() uses a process that was started in advance.
 
-    The first open() starts a process itself. NEXT_AFTER_S after each open(), another process is
-    started, until SPARES processes wait. The program must wait for its first input before it reads
-    anything that may change, such as the user's file.
+    The first open() starts a process itself. Soon after each open(), another process is started in
+    advance. The program must wait for its first input before it reads anything that may change,
+    such as the user's file.
     name: the name of the server.
     command: the program and its arguments.
     environment: all environment variables of the program; it inherits none.

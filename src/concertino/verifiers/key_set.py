@@ -95,7 +95,7 @@ class IssuerKeys:
     def find(self, kid: str | None, algorithm: str) -> list[PublicKey]:
         """Return the fetched keys that may have signed a token. If there is none, call fetch().
 
-        If the keys are older than MAX_AGE_S, still returns them, and starts a fetch in the
+        If the keys are older than ten minutes, still returns them, and starts a fetch in the
         background.
         kid: the key id in the token's header; None if it has none.
         algorithm: the signature algorithm in the token's header.
@@ -117,7 +117,7 @@ class IssuerKeys:
     async def fetch(self) -> None:
         """Fetch the keys, because a token names a key that is not known.
 
-        If a fetch is running, waits for that. If the last fetch was started less than REFRESH_S
+        If a fetch is running, waits for that fetch. If the last fetch was started less than 10 s
         ago, does not fetch, and raises an error:
         - InvalidToken if keys have been fetched: the issuer probably has no such key.
         - VerifierUnavailable if the issuer has never answered.
@@ -132,7 +132,7 @@ class IssuerKeys:
         await asyncio.shield(fetching)
 
     def may_fetch(self) -> bool:
-        """Return whether no fetch is running, and none was started in the last REFRESH_S."""
+        """Return whether no fetch is running, and none was started in the last 10 s."""
         return self._fetching is None and (
             self._tried_at is None or self._clock() - self._tried_at >= REFRESH_S
         )
