@@ -5,15 +5,15 @@
     await cluster.open()
     cluster.connection.publish(...)      # Disconnected while no server can be reached
 
-Each process of a hub or plugin in a cluster has one (orchestra/nats_cluster.py). NatsLink,
-NatsListener and Stream use its connection.
+Each process of a hub or plugin in a cluster has one NatsCluster (orchestra/nats_cluster.py).
 
 When the connection is lost, NatsCluster connects to another server. It does not send any message
 again: a message that was published before the loss may have arrived, and only its sender knows
-whether it may be repeated.
+whether the message may be repeated.
 
-When a server announces that it shuts down (lame-duck mode), a connection to another server replaces
-the current one at once. The old connection stays open until the calls that use it have ended.
+When a server announces that it will shut down (lame-duck mode), a connection to another server
+replaces the current connection at once. The old connection stays open until the calls that use it
+have ended.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class NatsCluster:
 
     Attributes:
     id: eight random hexadecimal digits, which tell processes of the same name apart.
-    on_connect: functions that are called with each new connection, to subscribe on it.
-    on_retire: functions that are called with an old connection when a new one has replaced it. They
+    on_connect: functions to call with each new connection, to subscribe on it.
+    on_retire: functions to call with an old connection after a new connection has replaced it. They
         should end the subscriptions that bring new requests. Calls in progress may still use the
         old connection.
     """
@@ -122,8 +122,8 @@ class NatsCluster:
         tasks = [task for task in (self._supervision, *self._retired.values()) if task is not None]
         connections = [item for item in (self._connection, *self._retired) if item is not None]
         self._connection, self._failure = None, Disconnected("it was closed")
-        # Cancel the tasks and begin to close before the first await: if this task is cancelled
-        # there, the rest of this method does not run.
+        # Cancel the tasks and begin to close before the first await: if the task that calls this
+        # method is cancelled there, the rest of this method does not run.
         for task in tasks:
             task.cancel()
         for connection in connections:
@@ -134,18 +134,17 @@ class NatsCluster:
             await connection.close()
 
     def begin_use(self, connection: NatsConnection) -> None:
-        """Count a use of a connection, such as a call in progress. Call end_use() at its end.
+        """Count a use of a connection, such as a call in progress. Call end_use() after the use.
 
-        If the connection is replaced meanwhile, it stays open until all uses have ended, at most
-        RETIRE_S (30 s).
+        A connection that is replaced stays open until all its uses have ended, at most 30 seconds.
         """
         self._uses[connection] = self._uses.get(connection, 0) + 1
 
     def end_use(self, connection: NatsConnection) -> None:
-        """Count a use of a connection as ended, after begin_use()."""
-        left = self._uses.get(connection, 0) - 1
-        if left > 0:
-            self._uses[connection] = left
+        """End a use of a connection that begin_use() has counted."""
+        remaining = self._uses.get(connection, 0) - 1
+        if remaining > 0:
+            self._uses[connection] = remaining
         else:
             self._uses.pop(connection, None)
 
@@ -186,7 +185,7 @@ class NatsCluster:
             # at the same time.
             await asyncio.sleep(pause * random.uniform(1, 1.25))
             pause = min(LAST_S, 2 * pause)
-        # The old server may have announced its shutdown again meanwhile.
+        # The old server may have announced its shutdown again while others were tried.
         self._is_lame.clear()
         self._begin(new)
         log.info("connected to %s", new.server)
@@ -251,7 +250,7 @@ class NatsCluster:
             # subscriptions.
             with suppress(Disconnected):
                 await old.flush()
-        # Poll, because setting an asyncio.Event in end_use() would take time in each call.
+        # Poll end_use(): setting an asyncio.Event there would take time in each call.
         while old in self._uses and not old.ended.done() and loop.time() < until:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         await old.close()

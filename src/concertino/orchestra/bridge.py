@@ -1,9 +1,11 @@
 """Bridge: a Backend that forwards MCP calls to a hub in another process.
 
 A hub runs plugins, programs with tools. While the hub cannot be reached, calls fail at once with
--32603, and the bridge keeps trying to reconnect. The plugin protocol has no notification of changed
-lists. So after a client has requested the list of tools or prompts, the bridge fetches that list
-again every REFRESH_S, and notifies the clients if it has changed.
+the error code -32603, and the bridge keeps trying to reconnect.
+
+A hub does not tell the bridge that a list has changed: the plugin protocol has no such
+notification. After a client has requested the list of tools or prompts, the bridge therefore
+fetches the list again every REFRESH_S seconds, and notifies the clients of a change.
 Source: the Orchestra plugin protocol, "transport.stdio".
 """
 
@@ -70,7 +72,8 @@ class Bridge(HubBackend):
         self._link: ForwardingConnection
         # Set when the first attempt to connect has succeeded or failed.
         self._first_attempt: asyncio.Event
-        # Set after each connect, to fetch the lists at once: they may have changed meanwhile.
+        # Set after each connect, to fetch the lists at once: while the hub was down, they may have
+        # changed.
         self._refresh_now: asyncio.Event
         self._refresh_task: asyncio.Task[None]
 
@@ -78,7 +81,7 @@ class Bridge(HubBackend):
         """Begin to connect, and wait up to two seconds for the first attempt.
 
         outlet: passes notifications on to the MCP clients.
-        If the hub cannot be reached, this method does not fail: the bridge keeps trying.
+        Does not raise if the hub cannot be reached: the bridge keeps trying.
         """
         await super().start(outlet)
         # The server can answer `initialize` now, because nothing below can fail.
@@ -151,16 +154,15 @@ def prepare_bridge(
 ) -> Certificates | None:
     """Return the certificates that a Bridge to this address needs; None for a Unix socket.
 
-    If the bridge has no certificate yet, this function issues one, provided that the directory
-    contains the authority's key. Then it checks the certificate, so that a problem is reported
-    before the bridge starts.
+    If the bridge has no certificate yet, one is issued with the authority's key in the directory.
     folder: the directory of certificates; None for ~/.orchestra/certs.
     Raises ValueError for a malformed address. Raises CertificateError if there is no valid
-    certificate.
+    certificate, and the directory does not have the authority's key.
     """
     if check_hub_address(address).startswith("unix:"):
         return None
     certificates = Certificates(folder or default_folder())
     ensure_certificate(certificates, NAME)
+    # Check the certificate now, so that a problem is reported before the bridge starts.
     certificates.identity(NAME)
     return certificates

@@ -1,14 +1,14 @@
 """ClusterOffers: lets the other hubs of a NATS cluster call the plugins of this hub.
 
-A hub starts plugins, programs with tools, and forwards requests to them. A worker is a process that
-answers the calls of a plugin in the cluster (nats_listener.py). The hub is a worker for each of its
-plugins that runs and may be offered (`offer` in the plugins file), and passes the calls on to the
-plugin's process. If several hubs offer the same plugin, the cluster distributes its calls among
-them.
+A hub starts plugins, programs with tools, and forwards requests to them. A plugin is offered while
+it runs, if the plugins file allows it (`offer`). For the cluster, the hub is then a worker of the
+plugin: a process that answers its calls (nats_listener.py). The hub passes the calls on to the
+plugin's process. If several hubs offer the same plugin, NATS distributes the calls of the plugin
+among these hubs.
 
-A call from another hub goes to the named plugin of this hub, and never to a plugin of the cluster.
+The hub sends a call from another hub to its own plugin only, and never to a plugin of the cluster.
 So hubs of a cluster cannot call each other in a cycle. Tools and prompts are offered. Storage is
-not, because its documents are on one machine only.
+not offered, because its documents are on one machine only.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ClusterOffers:
 
     HubCluster (cluster_plugins.py) owns it, and calls update() after each change of a plugin.
 
-    cluster: connected to the NATS servers.
+    cluster: the connection to the NATS servers.
     """
 
     def __init__(self, cluster: NatsCluster) -> None:
@@ -63,9 +63,10 @@ class ClusterOffers:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def update(self, plugins: Iterable[PluginProcess]) -> None:
-        """Offer exactly the plugins that run and whose entries allow it (`offer`).
+        """Offer exactly the plugins that run and whose entries have `offer`.
 
-        Calls of a plugin that is no longer offered still finish. Changed tools are announced.
+        If the tools of an offered plugin have changed, announce them. Calls in progress of a plugin
+        that is no longer offered still finish.
         plugins: all plugins of this hub.
         """
         running = {
@@ -73,7 +74,7 @@ class ClusterOffers:
         }
         for id, offer in list(self._offers.items()):
             if running.get(id) is not offer.plugin:
-                # Calls in progress go on until the time limit of a call.
+                # Calls in progress may run until their time limit.
                 self._start(self._offers.pop(id).close(CALL_S))
         for id, plugin in running.items():
             offer = self._offers.get(id)
@@ -107,8 +108,7 @@ class ClusterOffers:
 class _Offer:
     """One plugin of this hub that is offered to the cluster.
 
-    Its ToolCalls (hub_calls.py) forwards the calls that arrive, and asks this object for the plugin
-    of each call, which is always this plugin.
+    It is the ToolFinder of a ToolCalls (hub_calls.py), which forwards the calls that arrive.
     """
 
     def __init__(self, cluster: NatsCluster, plugin: PluginProcess) -> None:
@@ -149,10 +149,7 @@ class _Offer:
             self._calls.cancel()
 
     async def find_tool(self, name: str, ai: str, peer: RemotePeer) -> PluginProcess:
-        """Return this plugin for every call, because the hub that has sent the call has chosen it.
-
-        It is the method of ToolFinder (hub_calls.py) that ToolCalls uses.
-        """
+        """Return this plugin for every call: the hub that has sent the call has chosen it."""
         return self.plugin
 
     def explain_missing_tool(self, name: str, ai: str) -> str:
@@ -162,13 +159,10 @@ class _Offer:
     async def _answer(
         self, request: PluginRequest, peer: RemotePeer
     ) -> PluginResponse | ResponseStream:
-        """Answer a request of another hub, or of a plugin of the cluster.
-
-        It is the RequestHandler of the listener.
-        """
+        """Answer a request of another hub, or of a plugin of the cluster. A RequestHandler."""
         kind, id = request.WhichOneof("request") or "nothing", request.request_id
-        # ToolCalls replaces the caller in a request by the name of the peer, if the peer has one.
-        # But a hub sends requests of other callers, whose names must stay.
+        # ToolCalls replaces the caller in a request by the name of the peer, if the peer has a
+        # name. But a hub forwards requests of other callers, whose names must stay.
         caller = RemotePeer(peer.address) if _is_hub(peer) else peer
         if kind == "tool_call":
             return await self._calls.call(request, caller)
@@ -188,8 +182,8 @@ class _Offer:
         return error_response(id, "unknown_request", message)
 
     def _relay(self, body: bytes, peer: RemotePeer, respond: Respond) -> Cancellable | None:
-        """Forward a tool call of another hub as bytes. It is the RelayHandler of the listener."""
-        # If a plugin calls, its name in the request must be checked, which _answer() does.
+        """Forward a tool call of another hub as bytes. A RelayHandler."""
+        # If the peer is a plugin, _answer() must check the caller in the request.
         if not _is_hub(peer) or peek_tool_call(body) is None:
             return None
         return self._calls.relay(self.plugin, body, respond)

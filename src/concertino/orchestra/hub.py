@@ -5,10 +5,10 @@
     response = await hub.answer(request, peer)   # or connect to hub.addresses and send the request
     await hub.stop()
 
-Arguments and results are forwarded as bytes, without decoding them. While the plugins start for the
-first time, a request waits for the plugin that it needs. Later, a call to a plugin that does not
-run fails at once. No call is run twice. plugin_process.py supervises each plugin, and routes.py
-decides which plugin gets which request.
+While the plugins start for the first time, a request waits for the plugin that it needs. Later, a
+call to a plugin that does not run fails at once. The hub never runs a call twice. Arguments and
+results are forwarded as bytes, without decoding them. plugin_process.py supervises each plugin, and
+routes.py decides which plugin gets which request.
 Source: the Orchestra plugin protocol, "Orchestrator" and "Gaps".
 """
 
@@ -62,10 +62,10 @@ log = logging.getLogger("concertino.hub")
 
 # The default of Hub's parameter stop_s, in seconds.
 STOP_S = 5.0
-# How many plugins an error names that may have a missing tool.
+# If no plugin has a tool, the error names at most so many plugins that do not run.
 MAX_NAMED = 5
-# The kind of a request is the name of the field that is set in its PluginRequest.
-# A request for a list waits until each plugin has started, has failed to start or sleeps, or has
+# The following are kinds of requests: the names of the only field that is set in a PluginRequest.
+# Requests for lists. They wait until each plugin has started, has failed to start or sleeps, or has
 # taken so long that requests no longer wait for the plugin (FirstStart.is_settled).
 LIST_REQUESTS = ("list_tools", "list_prompts", "list_events", "storage_list")
 EVENT_KINDS = ("publish", "subscribe", "unsubscribe", "list_events")
@@ -81,23 +81,24 @@ class Hub:
         ...
         await hub.stop()
 
-    file: the content of a plugins file. The hub starts the plugins that are `enabled` in it. Its
-        settings apply to listen_addr, certs_dir and cluster if these are None.
+    file: the content of a plugins file. The hub starts the plugins that are `enabled` in the file.
     listen_addr: the address at which bridges and other programs reach the hub: HOST:PORT for QUIC,
-        or unix:PATH.
-    certs_dir: the directory of certificates for QUIC and the cluster.
+        or unix:PATH. None for the address in the file; without one, localhost:50100.
+    certs_dir: the directory of certificates for QUIC and the cluster. None for the directory in the
+        file; without one, ~/.orchestra/certs.
     is_private: listen only for the hub's own plugins, and not at listen_addr.
     cluster: the address of a NATS cluster (nats_cluster.py). The hub also forwards requests to the
         plugins that it finds there, and offers its own plugins to the other hubs of the cluster.
+        None for the address in the file; without one, the hub joins no cluster.
     stop_s: how long all plugins together may take to end by themselves, in seconds. The processes
-        that have not ended then are killed, which takes at most as long again.
+        that are still running then are killed, which takes at most as long again.
 
     Attributes:
     on_change: called with "tools" or "prompts" when the hub's list of tools or prompts has changed;
         None if nobody needs to know.
     withheld: plugin id -> reason, for each plugin whose change in the file is not applied yet, for
-        example because the user has not approved it. PluginsReload sets it. Such a plugin is not
-        started, or still runs as before the change.
+        example because the user has not approved the change. A plugin of this dict is not started,
+        or still runs as before the change. PluginsReload (plugins_reload.py) sets it.
     """
 
     def __init__(
@@ -113,9 +114,9 @@ class Hub:
         self.on_change: Callable[[ListName], None] | None = None
         self.withheld: Mapping[str, str] = {}
         certificates = Certificates(certs_dir or file.certs_dir or default_folder())
-        # The directory for plugins that are bridges to other hubs; None for the one in the file. It
-        # is not written into the entries of `file` itself, because the user's approval of an entry
-        # must not depend on how the hub was started.
+        # The directory for plugins that are bridges to other hubs; None for the one in the file.
+        # The entries of `file` stay as they are, because the user's approval of an entry must not
+        # depend on how the hub was started.
         self._certs_dir = str(certificates.folder) if certs_dir else None
         cluster = cluster or file.cluster
         self._cluster = (
@@ -184,9 +185,9 @@ class Hub:
     async def settle(self) -> None:
         """Wait until each plugin has started or failed to start, and log how many plugins run.
 
-        Waits at most 15 seconds. Does not wait for a plugin that uses no processor time while it
-        starts, because it may be waiting for something that never happens. The log line names the
-        plugins that are still starting.
+        Waits at most 15 seconds. Does not wait for a plugin that uses no processor time, because it
+        may be waiting for something that never happens. The log line names the plugins that are
+        still starting.
         """
         await self._waits.wait_settled()
         plugins = self.plugins.values()
@@ -195,12 +196,12 @@ class Hub:
         log.info("%d of %d plugins run%s", self._count_running(), len(plugins), rest)
 
     async def stop(self) -> None:
-        """End all plugins, and stop listening. A plugin ends before those that it depends on.
+        """End all plugins, and stop listening. A plugin ends before the plugins it depends on.
 
-        Takes at most stop_s until the plugins have ended by themselves, and as long again to kill
-        the processes that still run.
+        The plugins have stop_s seconds to end by themselves. Then their processes are killed, which
+        takes at most as long again.
         """
-        # First, other hubs of the cluster send no more calls. The connections are closed last,
+        # First make the other hubs of the cluster send no more calls. Close the connections last,
         # because a plugin may still call other plugins while it ends.
         if self._cluster is not None:
             self._cluster.withdraw()
@@ -223,8 +224,8 @@ class Hub:
             - All other plugins run on.
         Returns when the replaced plugins have started or failed to start.
         Raises ValueError, and changes nothing, if a dependency is missing or dependencies form a
-        cycle. If the hub had no plugin over QUIC before and now has one, the hub begins to listen
-        over QUIC, and may raise OSError, ValueError and CertificateError.
+        cycle. Raises OSError, ValueError or CertificateError if the hub gets its first plugin over
+        QUIC and cannot listen over QUIC.
         """
         before = set(self.plugins)
         environment = await self._listeners.environment_for(
@@ -235,9 +236,9 @@ class Hub:
         self._events.forget(before - set(self.plugins))
 
     def _adapt(self, entries: Sequence[PluginEntry]) -> Sequence[PluginEntry]:
-        """Return the entries, with the directory of certificates that was passed to Hub(), if any.
+        """Return the entries, with the directory of certificates that was passed to Hub().
 
-        Only the entries of bridges to other hubs contain such a directory.
+        Only the entries of bridges to other hubs change. None changes if no directory was passed.
         """
         return [entry.with_certs_dir(self._certs_dir) for entry in entries]
 
@@ -266,7 +267,7 @@ class Hub:
     def routes(self) -> Routes[HubPlugin]:
         """The current routes, which say which plugin gets the requests for which tool or prompt.
 
-        After a change of a plugin, the first use of this property builds the routes again. It logs
+        After a change of a plugin, the first use of this property builds the routes again, and logs
         new conflicts between plugins, such as two tools with one name.
         """
         if self._routes is None:
@@ -292,10 +293,10 @@ class Hub:
     async def handle(
         self, request: PluginRequest, peer: RemotePeer
     ) -> PluginResponse | ResponseStream:
-        """Answer a request of any kind. The hub's listeners call it for each request.
+        """Answer a request of any kind. The hub's listeners call this method.
 
         peer: the plugin, bridge or other program that has sent the request.
-        Returns the response; for a stream_start, a generator of the responses.
+        Returns the response; for a stream_start, an async generator of the responses.
         """
         if request.HasField("stream_start"):
             return self.stream(request.stream_start, peer, request.path)
@@ -308,7 +309,7 @@ class Hub:
         Returns an error response if the request fails.
         """
         kind = request.WhichOneof("request") or "nothing"
-        # For a tool call, find_tool() does this.
+        # For a tool call, find_tool() checks the files.
         if kind in LIST_REQUESTS or kind in STORED_KINDS:
             await self._check_saves()
         return await self._answer(request, kind, peer)
@@ -316,7 +317,7 @@ class Hub:
     async def _check_saves(self) -> None:
         """Begin to replace the plugins whose watched files have changed.
 
-        The request that is about to be answered then waits for the changed program.
+        Called before a request is answered, so that the request waits for the changed program.
         """
         if self._plugins.has_watches:
             await self._plugins.check_saves()
@@ -337,8 +338,8 @@ class Hub:
             return await forward_request(plugin, "prompt", name, request, kind)
         if kind.startswith("storage_"):
             name = getattr(request, kind).storage_type or DEFAULT_STORAGE
-            # The resources of MCP servers may have several providers. Each other type of storage
-            # has one.
+            # Several plugins may provide the resources of MCP servers. Each other type of storage
+            # has one provider.
             if name == RESOURCES:
                 return await self._answer_resources(request, kind, peer)
             plugin = self.routes.storage.get(name)
@@ -387,7 +388,7 @@ class Hub:
     async def _answer_resources(
         self, request: PluginRequest, kind: str, peer: RemotePeer
     ) -> PluginResponse:
-        """Answer a storage request for the resources of MCP servers, which several plugins have."""
+        """Answer a storage request for the resources of MCP servers, from all their plugins."""
         await self._waits.wait_settled(peer)
         plugins = [
             partial(forward_request, plugin, "storage", RESOURCES, request, kind)
@@ -400,9 +401,9 @@ class Hub:
     ) -> ResponseStream:
         """Answer a stream_start. Yields the responses.
 
-        start: either subscribes to events (its field `subscribe`) or calls a tool. A subscription
-            gets events as chunks, without end. The call of a tool is forwarded to the plugin with
-            the tool, and its last response is a stream_end.
+        start: the request. With the field `subscribe` it subscribes to events: the responses are
+            chunks with events, without end. Otherwise it calls a tool: the hub forwards it to the
+            tool's plugin, and the last response is a stream_end.
         peer: the plugin, bridge or other program that has sent the request.
         path: the bridges through which the request has come from other hubs (request_path.py).
         """
@@ -416,8 +417,8 @@ class Hub:
         If the subscription is not valid, yields only a stream_end with the error.
         """
         if start.subscribe.positions:
-            # A subscriber that also wants positions in the event log gets an error if its topic
-            # does not exist. A plugin that is still starting may declare the topic.
+            # A subscriber that requests positions in the event log gets an error for a topic that
+            # no plugin declares. A plugin that is still starting may declare the topic.
             await self._waits.wait_settled(peer)
         events = self._events.stream(start.stream_id, start.subscribe, self._manifests())
         async with aclosing(events) as responses:
@@ -429,16 +430,16 @@ class Hub:
 
         name: the name of the tool.
         ai: the AI provider that the call names; empty for none.
-        peer: the sender of the call. If the sender is a plugin that is itself starting, its call
-            does not wait, because two plugins could wait for each other.
+        peer: the sender of the call. The call of a plugin that is itself starting does not wait,
+            because two plugins could wait for each other.
         """
         await self._check_saves()
         if self._waits.are_over:
             return self.routes.find_tool(name, ai)
         plugin = await self._waits.find_provider(lambda: self.routes.find_tool(name, ai), peer)
         if plugin is not None and plugin.provides_ai and ai not in plugin.provides_ai:
-            # The plugin gives access to another AI provider than the call names: to the default one
-            # or to an alias (routes.py). A plugin that still starts may be the right one.
+            # The plugin gives access to another AI provider than the call names. A plugin that is
+            # still starting may give access to the provider in the call.
             await self._waits.wait_settled(peer)
             plugin = self.routes.find_tool(name, ai)
         return plugin
@@ -456,10 +457,12 @@ class Hub:
             for plugin in self.plugins.values()
             if not plugin.first_start.has_run.is_set()
         }
-        reasons |= {id: why for id, why in self.withheld.items() if id not in self.plugins}
+        for id, reason in self.withheld.items():
+            if id not in self.plugins:
+                reasons[id] = reason
         if not reasons:
             return text
-        texts = [f"{id} ({why})" for id, why in list(reasons.items())[:MAX_NAMED]]
+        texts = [f"{id} ({reason})" for id, reason in list(reasons.items())[:MAX_NAMED]]
         if len(reasons) > MAX_NAMED:
             texts.append(f"and {len(reasons) - MAX_NAMED} more")
         return f"{text}; these plugins do not run: {redactor().text(', '.join(texts))}"
@@ -472,8 +475,8 @@ class Hub:
     ) -> Cancellable | None:
         """Forward a tool call or stream to its plugin, and the responses back, as bytes.
 
-        The hub's listeners call this method for each request first, because it needs no task and
-        decodes almost nothing.
+        The hub's listeners call this method first for each request, because it is faster than
+        handle(): it starts no task, and decodes almost nothing.
         body: the request, serialized without its id.
         respond: sends a response to the peer.
         Returns an object that cancels the call. Returns None, and does nothing, if handle() must
@@ -496,12 +499,14 @@ class Hub:
         return None if plugin is None else self._calls.relay(plugin, body, respond)
 
     def _relay_stream(self, body: bytes, peer: RemotePeer, respond: Respond) -> Cancellable | None:
-        """Forward a stream_start and its responses as bytes.
+        """Forward a stream_start and its responses as bytes, if all conditions below hold.
 
-        This is done only if the peer and the plugin use Unix sockets, because then both are
-        programs of this package. A Go plugin may refuse to stream a tool. The request must also
-        have a `window` of at most WINDOW_BYTES: this is how many bytes of chunks the plugin sends
-        before the peer has read them, and how many the hub may have to hold.
+        - The peer and the plugin use Unix sockets. Both are then programs of this package, while a
+          Go plugin may refuse to stream a tool.
+        - The request has a `window` of at most WINDOW_BYTES. A plugin sends so many bytes of chunks
+          before the peer has read them, and the hub may have to hold them.
+        - The request has a stream id, and no field that only handle() reads.
+
         body: the request, serialized without its id.
         respond: sends a response to the peer.
         Returns an object that cancels the stream; None if handle() must handle the request.
@@ -511,14 +516,17 @@ class Hub:
         except DecodeError:
             return None
         start = request.stream_start
-        # A request id in the body would win over the id that this hub puts before the body, because
-        # the last value of a Protobuf field counts. A path, a provider or a subscription must be
-        # read by handle().
-        is_plain = start.stream_id and not (
-            request.request_id or request.path or start.provider or start.HasField("subscribe")
-        )
         # Only a peer on a Unix socket has no name.
-        if peer.name is not None or not is_plain or not 0 < start.window <= WINDOW_BYTES:
+        if peer.name is not None:
+            return None
+        if not start.stream_id or not 0 < start.window <= WINDOW_BYTES:
+            return None
+        # A request id in the body would win over the id that this hub puts before the body, because
+        # the last value of a Protobuf field counts.
+        if request.request_id:
+            return None
+        # Only handle() reads these fields.
+        if request.path or start.provider or start.HasField("subscribe"):
             return None
         plugin = self._find_relay_plugin(start.tool_name)
         if not isinstance(plugin, PluginProcess) or plugin.uses_quic:
@@ -526,14 +534,14 @@ class Hub:
         return self._calls.relay_stream(plugin, body, start.stream_id, respond)
 
     def _find_relay_plugin(self, tool: str) -> HubPlugin | None:
-        """Return the plugin to which calls of a tool are relayed.
+        """Return the plugin to which relay() may forward calls of a tool.
 
         Returns None if no plugin has the tool, and while a call may have to wait for a plugin.
         """
-        # If files of plugins are watched, they must be checked before the call (find_tool()).
+        # Watched files of plugins must be checked before the call, as find_tool() does.
         if not self._waits.are_over or self._plugins.has_watches:
             return None
-        # The property is only needed after a change. Reading the attribute is faster.
+        # Reading the attribute is faster than the property, which is only needed after a change.
         return (self._routes or self.routes).tools.get(tool)
 
     def _register(self, manifest: PluginManifest, peer: RemotePeer) -> PluginResponse:
@@ -567,16 +575,16 @@ class Hub:
     def _on_plugin_change(self) -> None:
         """Handle a change of a plugin's state, tools or prompts.
 
-        The parts of the hub act in turn: ToolCalls forgets which tools refuse streams, HubEvents
-        sends the events that wait for a plugin, HubCluster offers the plugins that run now, the
-        requests in StartWaits check whether they must still wait, and ListChanges compares the
-        lists with those before.
+        PluginSet and HubCluster call this method.
         """
         self._routes = None
+        # Forget which tools refuse streams.
         self._calls.forget()
+        # Send the events that wait for a plugin.
         self._events.on_plugin_change()
         if self._cluster is not None:
             self._cluster.offer_plugins()
+        # Wake the requests that wait for the plugin.
         self._waits.on_change()
         self._list_changes.compare_soon()
 

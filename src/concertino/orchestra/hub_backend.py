@@ -5,8 +5,8 @@ of Bridge, whose hub runs in another process (bridge.py), and of EmbeddedHub, wh
 process (embedded_hub.py). translation.py and resource_translation.py convert the messages.
 
 For each tools/list and prompts/list of a client, HubBackend requests the list from the hub again.
-It rebuilds the MCP result only if the hub's response has changed. refresh() sends list_changed
-notifications if a list has changed since a client last got it.
+If the hub's response is the same as before, the client gets the same MCP result as before.
+refresh() sends list_changed notifications if a list has changed since a client last got it.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ log = logging.getLogger("concertino.orchestra")
 AskHub = Callable[[PluginRequest, float], Awaitable[PluginResponse]]
 """Sends a request to the hub, with a time limit in seconds, and returns the response.
 
-It raises ConcertinoError if there is no response."""
+Raises ConcertinoError if there is no response."""
 
 ListName = Literal["tools", "prompts"]
-# Time limit of a tool call, in seconds, the same as between a hub and a plugin.
+# Time limit of a tool call, in seconds. A hub gives a plugin the same time (hub_calls.py).
 CALL_S = 600.0
-# The value of _CachedList.sent when the client got an error instead of a list.
+# The value of _CachedList.sent after a client has got an error instead of a list.
 NO_LIST = b"the list could not be fetched"
 
 
@@ -100,12 +100,12 @@ class HubBackend:
     the request, in seconds.
 
     ask: sends any request, and returns its response.
-    forward: sends a tool call, serialized without its id, and returns the pending response, without
-        creating a task. If it returns None, for example because the output buffer is full, `ask`
-        sends the call instead.
-    stream: calls a tool as a stream, for clients that want the progress of the call, and returns a
-        generator of the responses. If it returns None, because the hub is down, `ask` sends the
-        call instead.
+    forward: sends a tool call, serialized without its id, and returns the pending response. This is
+        faster than `ask`, because it creates no task. If `forward` returns None, for example
+        because the output buffer is full, `ask` sends the call.
+    stream: calls a tool as a stream, for a client that requests the progress of the call, and
+        returns an async generator of the responses. If `stream` returns None, because the hub is
+        down, `ask` sends the call.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class HubBackend:
         forward: Callable[[bytes, float], PendingResponse | None] = lambda _, __: None,
         stream: Callable[[PluginRequest, float], ResponseStream | None] = lambda _, __: None,
     ) -> None:
-        # The package is loaded already. Importing it in this module would be an import cycle.
+        # `concertino` is loaded already. Importing it in this module would be an import cycle.
         info = Implementation("orchestra", vars(sys.modules["concertino"])["__version__"])
         self._features = ServerFeatures(
             info,
@@ -123,7 +123,7 @@ class HubBackend:
             resources=True,
             logging=True,
             subscriptions=True,
-            # The requests `events/*` of a draft, which McpEvents answers.
+            # The requests `events/*` of a draft of MCP, which McpEvents answers.
             other_capabilities=CAPABILITIES,
             other_methods=True,
         )
@@ -160,7 +160,7 @@ class HubBackend:
         }
 
     async def start(self, outlet: Notifier) -> None:
-        """Set the Notifier that is told of changed lists and resources.
+        """Send notifications of changed lists and resources to a Notifier from now on.
 
         outlet: passes the notifications on to the MCP clients.
         """
@@ -168,21 +168,23 @@ class HubBackend:
         self._events.start(outlet)
 
     def features(self) -> ServerFeatures:
-        """Return the features of every hub, such as tools, prompts and resources.
-
-        They do not depend on the plugins that run now: clients ask for features only once, and
-        plugins with other features may start later.
-        """
+        """Return the features of every hub, such as tools, prompts and resources."""
+        # They do not depend on the plugins that run now: clients request the features only once,
+        # and plugins with other features may start later.
         return self._features
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        """Handle a call of a client with requests to the hub. Raises RpcError."""
+        """Handle a call of a client with requests to the hub.
+
+        Raises RpcError if the hub does not answer, or refuses the call.
+        """
         # Nearly all calls are tools/call, so this method is checked first.
         if call.method == "tools/call":
             try:
                 return await self._call_tool(call, context)
             except ArgumentsRefused as exc:
-                # A guard around this backend then does not count the call against a rate limit.
+                # The record makes a guard around this backend not count the call against a rate
+                # limit.
                 record_refused_arguments()
                 return exc.result
 
@@ -191,16 +193,15 @@ class HubBackend:
             return await self._mcp_events.handlers[call.method](call, context)
         if handler is None:
             raise RpcError(METHOD_NOT_FOUND, f"method not found: {call.method}")
-        # The context says whether the client wants events.
+        # The context says whether the client can receive notifications of changes.
         self._events.on_call(context)
         return await handler(call)
 
     async def handle_or_refuse(self, call: Call, context: Context) -> Struct | Raw:
         """Do the same as handle(), but raise ArgumentsRefused if a tool refuses its arguments.
 
-        The exception contains the error result that handle() returns in this case. With this
-        method, a guard recognizes calls with refused arguments, and does not count them against a
-        rate limit.
+        The exception contains the error result that handle() returns in this case. A guard calls
+        this method, because it does not count a refused call against a rate limit.
         """
         if call.method == "tools/call":
             return await self._call_tool(call, context)
@@ -210,7 +211,7 @@ class HubBackend:
         """Report changes of these resources to the clients from now on.
 
         uris: all URIs to which clients have subscribed: of documents in the plugins' storage, and
-            of resources of MCP servers. They take the place of those of the last call.
+            of resources of MCP servers. They replace the URIs of the previous call.
         """
         self._events.watch(uris)
 
@@ -244,8 +245,8 @@ class HubBackend:
         Raises ArgumentsRefused if the plugin refuses the arguments as invalid, and RpcError if the
         hub does not answer.
         """
-        # If the call has come from another hub, it has a path, which prevents that hubs forward it
-        # in a cycle (request_path.py).
+        # A call that has come from another hub contains a path: the bridges that have forwarded it.
+        # It prevents hubs from forwarding a call in a cycle (request_path.py).
         path = read_path(call.meta) if PATH in call.meta else []
         try:
             if context.caller.wants_progress:
@@ -271,7 +272,7 @@ class HubBackend:
         """Call a tool as a stream, and report the chunks as progress.
 
         path: the bridges through which the call has come from other hubs.
-        Returns the result. Returns None if the hub is down or has no streams, like a Go hub. The
+        Returns the result. Returns None if the hub is down, or has no streams, as a Go hub. The
         caller must then send the call as a tool_call request.
         """
         request = stream_request(call.params, call.meta, self._session)
@@ -311,6 +312,7 @@ class HubBackend:
 
     async def _list_resources(self, call: Call) -> Struct:
         _refuse_cursor(call)
+        # One request for each kind of stored document, and one for the resources of MCP servers.
         requests = [*map(list_request, KINDS), server_list_request()]
         *responses, of_servers = await _gather([self._ask(request, call) for request in requests])
         resources = [
@@ -326,7 +328,7 @@ class HubBackend:
             response = await self._ask(server_list_request(), call)
             of_servers = server_templates_of(list_of(response))
         except RpcError as exc:
-            # The hub is down, or it is a Go program, which does not know this request.
+            # The hub is down, or it is a Go program, which does not have this request.
             log.debug("no templates of MCP servers: %s", exc)
             of_servers = []
         return ListResourceTemplatesResult([*TEMPLATES, *of_servers])
@@ -342,8 +344,8 @@ class HubBackend:
     async def _ask(self, request: PluginRequest, call: Call | None = None) -> PluginResponse:
         """Send a request to the hub, and return the response.
 
-        call: the call of a client for which the request is sent, whose path (request_path.py) the
-            request gets. None if no client's call causes the request.
+        call: the client's call that causes the request. If the call has a path (request_path.py),
+            the path is copied into the request. None if no call causes the request.
         Raises RpcError if the hub does not answer.
         """
         if call is not None and PATH in call.meta:
@@ -373,7 +375,7 @@ _LIST_REQUESTS: dict[str, Callable[[], Any]] = {
 
 
 class _CachedList:
-    """The list of tools or of prompts: as it was fetched last, and as clients know it.
+    """The list of tools or of prompts: the last one of the hub, and the last one sent to clients.
 
     kind: the field of PluginRequest that requests the list, "list_tools" or "list_prompts".
     convert: returns the MCP result for the hub's response.
@@ -397,13 +399,13 @@ class _CachedList:
     def update(self, response: Any) -> Struct:
         """Return the MCP result for a response of the hub.
 
-        Returns the same object as before if the content is the same, because the server encodes
-        each result object only once.
+        Returns the same object as before if the content is the same.
         """
         received = response.SerializeToString()
         if received != self._bytes:
             result = self._convert(response)
             content = encode_sorted(result)
+            # Keep the old object for the same content: the server encodes each object only once.
             if self._bytes is None or content != self.current:
                 self._result, self.current = result, content
             self._bytes = received
@@ -411,14 +413,14 @@ class _CachedList:
 
 
 def _client_error(exc: ConcertinoError) -> RpcError:
-    """Return the error that the client gets when the hub has not answered because of `exc`."""
+    """Return the error that the client gets when a request to the hub has raised `exc`."""
     return exc if isinstance(exc, RpcError) else RpcError(INTERNAL_ERROR, f"orchestrator: {exc}")
 
 
 def _refuse_cursor(call: Call) -> None:
     """Raise RpcError if a list request has a cursor: this server sends each list in one page.
 
-    The empty cursor is accepted; it stands for the beginning.
+    The empty cursor is accepted, because it means the first page.
     """
     if "cursor" in call.params and bytes(call.params["cursor"]) != b'""':
         raise RpcError(INVALID_PARAMS, "cursor: not one of this server's")
@@ -427,7 +429,7 @@ def _refuse_cursor(call: Call) -> None:
 async def _gather(requests: Sequence[Awaitable[PluginResponse]]) -> list[PluginResponse]:
     """Await all requests concurrently, and return their responses in the same order.
 
-    When one fails, the requests in progress are cancelled, and its exception is raised.
+    If a request fails, cancels the other requests, and raises the exception of the failed request.
     """
     tasks: list[asyncio.Task[PluginResponse]] = []
     try:

@@ -2,8 +2,8 @@
 
 A tool can be called with a tool_call request, or as a stream (streams.py). Plugins of this package
 accept both for every tool. A Go plugin accepts only one of the two for each tool, and its list of
-tools does not say which. So a call that it refuses without running the tool is sent again: a
-tool_call as a stream, and a stream as a tool_call.
+tools does not say which. If a Go plugin refuses a call, and so has not run the tool, this module
+sends the call again: a tool_call as a stream, and a stream as a tool_call.
 
 A request is *forwarded* as an object that the hub has decoded, or *relayed* as bytes, which is
 faster.
@@ -69,7 +69,7 @@ NOT_FOUND = "tool_not_found"
 class ChangeFailed(ConcertinoError):
     """A call fails because the plugin's code was changed, and the changed code does not start.
 
-    Later calls go to the code before the change, which still runs.
+    Later calls do not fail: they go to the process that still runs the code before the change.
     """
 
 
@@ -109,17 +109,16 @@ class HubPlugin(PluginProvider, Protocol):
     def stream(self, request: PluginRequest, timeout_s: float) -> ResponseStream:
         """Call a tool as a stream, and yield the responses: the chunks, then the last response.
 
-        request: contains a stream_start. Its request id and stream id are replaced by new ones.
+        request: contains a stream_start. This method replaces its request id and stream id.
         timeout_s: the time limit of the whole stream.
         Raises Disconnected if the plugin does not run.
         """
         ...
 
     def end_forward(self) -> None:
-        """Count a call that forward() has sent as ended.
+        """Tell the plugin that a call that forward() has sent has ended.
 
-        The hub needs to know how many calls a plugin has, for example to wait for them before it
-        ends the plugin's process.
+        The plugin counts its calls, for example to wait for them before its process is ended.
         """
         ...
 
@@ -132,8 +131,8 @@ class ToolFinder(Protocol):
 
         name: the name of the tool.
         ai: the AI provider that the call names; empty for none.
-        peer: the sender of the call. If the sender is a plugin that is itself starting, its call
-            does not wait, because two plugins could wait for each other.
+        peer: the sender of the call. The call of a plugin that is itself starting does not wait,
+            because two plugins could wait for each other.
         """
         ...
 
@@ -163,10 +162,9 @@ class ToolCalls:
         self._tools_without_streams.clear()
 
     def cancel(self) -> None:
-        """Cancel the tasks of this object, at the end of the hub.
+        """Cancel the relayed calls that are being repeated as streams, at the end of the hub.
 
-        A relayed call that is repeated as a stream has such a task. All other calls are not
-        affected: they end with the connections of their plugins.
+        All other calls end with the connections of their plugins.
         """
         for task in self._collecting:
             task.cancel()
@@ -174,7 +172,7 @@ class ToolCalls:
     async def call(self, request: PluginRequest, peer: RemotePeer) -> PluginResponse:
         """Forward a tool call, and return the response. Failures become error responses.
 
-        request: contains a tool_call. If the peer has a certificate, this method overwrites the
+        request: contains a tool_call. If the peer has a certificate, this method replaces the
             caller in the request by the name in the certificate.
         peer: the sender of the request.
         """
@@ -198,8 +196,8 @@ class ToolCalls:
 
         A tool that refuses to be called as a stream is called with a tool_call instead. The caller
         then gets no chunks.
-        start: the call. If the peer has a certificate, this method overwrites the caller in it by
-            the name in the certificate.
+        start: the call. If the peer has a certificate, this method replaces the caller in `start`
+            by the name in the certificate.
         peer: the sender of the request.
         path: the bridges through which the request has come from other hubs (request_path.py).
         """
@@ -224,7 +222,7 @@ class ToolCalls:
             self._tools_without_streams.add((plugin.id, name))
         request = call_of_stream(start, path)
         response = await forward_request(plugin, "tool", name, request, "tool_call")
-        # Only programs of this package state a window, and only they read the result.
+        # Only programs of this package read the result in a stream_end. They state a window.
         yield end_response(id, 0, response.tool_call, has_result=start.window > 0)
 
     async def _collect(
@@ -281,8 +279,8 @@ class ToolCalls:
     ) -> Cancellable | None:
         """Forward a stream_start to a plugin, and its responses back, as bytes.
 
-        plugin: one that accepts streams for every tool, as all plugins of this package do. If it
-            refused the stream, the hub would not repeat the call as a tool_call.
+        plugin: a plugin of this package, because these accept streams for every tool. This method
+            does not repeat a refused stream as a tool_call.
         body: the serialized request, without its id.
         stream: the stream_id of the request.
         respond: sends a chunk or the last response, serialized without its id, to the caller.
@@ -290,7 +288,7 @@ class ToolCalls:
         """
 
         def pass_on(outcome: bytes | BaseException) -> None:
-            # While the request has no outcome, these bytes are a chunk: RpcClient has checked that.
+            # RpcClient has checked that the bytes are a chunk, if the request has no outcome yet.
             if pending is not None and pending.outcome is None and isinstance(outcome, bytes):
                 message = split_id(outcome)
                 if message is not None:
@@ -310,6 +308,7 @@ class ToolCalls:
     ) -> None:
         """Send the outcome of a relayed call to its caller, or repeat the call as a stream.
 
+        body: the serialized request, without its id.
         outcome: the plugin's serialized response with its id, or the exception that ended the call.
         """
         # Search the bytes first, because decoding every response would take long.
@@ -337,11 +336,11 @@ class ToolCalls:
 
 
 class _RelayedCall:
-    """A relayed call of a Go plugin, which the hub may have to repeat as a stream.
+    """A relayed call of a tool of a Go plugin. The hub may have to repeat the call as a stream.
 
     Attribute:
-    work: the pending response to the call; later, the task that repeats the call. None if the call
-        could not be sent.
+    work: the pending response to the call; during the repetition, the task that repeats the call.
+        None if the call could not be sent.
     """
 
     def __init__(self) -> None:
@@ -445,7 +444,9 @@ async def _forward_stream(plugin: HubPlugin, request: PluginRequest) -> Response
     Each response gets the stream id of `request`, because the connection to the plugin uses another
     id.
     """
-    id, count = request.stream_start.stream_id, 0
+    id = request.stream_start.stream_id
+    # How many chunks have arrived.
+    count = 0
     try:
         async with aclosing(plugin.stream(request, CALL_S)) as responses:
             async for response in responses:
@@ -464,12 +465,13 @@ async def _forward_stream(plugin: HubPlugin, request: PluginRequest) -> Response
 
 
 def _has_no_stream(response: PluginResponse) -> bool:
-    """Return whether a plugin has refused to run a tool as a stream, and so has not run it.
+    """Return whether a plugin has refused to run a tool as a stream, and so has not run the tool.
 
     A plugin that does not know stream_start at all answers `unknown_request`.
     """
     end = response.stream_end
-    return not end.total_chunks and end.error_code in (NOT_FOUND, "unknown_request")
+    # After a chunk, the tool has run, and the error comes from the tool.
+    return end.total_chunks == 0 and end.error_code in (NOT_FOUND, "unknown_request")
 
 
 def _is_not_found(response: PluginResponse) -> bool:
@@ -486,7 +488,9 @@ def _failure_response(id: str, plugin: HubPlugin, exc: BaseException) -> PluginR
         code = "timeout"
     elif isinstance(exc, ChangeFailed):
         code = "change_failed"
-    return error_response(id, code, f"{plugin.id}: {str(exc).removeprefix(f'{plugin.address}: ')}")
+    # The response names the plugin, and not its address on this machine.
+    reason = str(exc).removeprefix(f"{plugin.address}: ")
+    return error_response(id, code, f"{plugin.id}: {reason}")
 
 
 def _check_kind(

@@ -1,6 +1,7 @@
 """open_link(), listen_for_links(): open RPC connections ("links"), and listen for them.
 
-Hubs, plugins and bridges send each other requests over links.
+Hubs, plugins and bridges send each other requests over links. The side that connects sends the
+requests, and the side that listens answers them.
 
     listener = await listen_for_links("unix:/run/user/1/hub.sock", answer)   # answers requests
     link = await open_link("unix:/run/user/1/hub.sock")                      # sends requests
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_hub_address", "listen_for_links", "open_link"]
 
-# How long open_link() waits for the listener's first answer, in seconds. The Go implementation has
-# the same limit.
+# The default of open_link()'s `timeout_s`. The Go implementation has the same limit.
 CONNECT_S = 5.0
 
 
@@ -57,10 +57,10 @@ async def listen_for_links(
     name: the name of this side's certificate; required for QUIC and a cluster.
     admits: called, over QUIC, with the name in a client's verified certificate. Returns whether
         this client may connect. None admits every client with a valid certificate.
-    relay: called first with each request, to forward it without decoding it. None if every request
-        goes to `answer`.
-    Raises OSError when the address cannot be used, ValueError when it is malformed, and
-    CertificateError.
+    relay: called first with each request, to forward it without decoding it; it returns None if
+        `answer` must handle the request. None if every request goes to `answer`.
+    Raises OSError if the address cannot be used, ValueError if it is malformed, and
+    CertificateError if this side's certificate cannot be used.
     """
     if address.startswith("unix:"):
         return listen_unix_links(address.removeprefix("unix:"), answer, relay)
@@ -93,13 +93,16 @@ async def open_link(
     expects: what must answer:
         - On a Unix socket, it is not used.
         - Over QUIC, the name that the listener's certificate must contain; None accepts any name.
-          In both cases, the certificate must also be valid for the host in the address.
+          The certificate must also be valid for the host in the address.
         - In a cluster, the id of the plugin to call; None for a hub.
     timeout_s: how long to wait for the listener's first answer, in seconds.
-    Raises Disconnected when there is no answer within timeout_s, or when the handshake takes longer
-    than 15 s. In a cluster, raises TimedOut if the plugin or hub has accepted the first request,
-    but does not answer it in time. Raises HandshakeFailure when one side refuses the other,
-    ValueError for a malformed address, and CertificateError.
+    Raises:
+        Disconnected: there is no answer within timeout_s, or the handshake takes longer than 15 s.
+        TimedOut: in a cluster, the plugin or hub does not answer the first request in time,
+            although it has accepted the request.
+        HandshakeFailure: one side refuses the other.
+        CertificateError: this side's certificate cannot be used.
+        ValueError: the address is malformed.
     """
     if address.startswith("unix:"):
         return await open_unix_link(address.removeprefix("unix:"), timeout_s)
@@ -110,6 +113,7 @@ async def open_link(
     if certificates is None or not name:
         raise ValueError(f"{address}: QUIC needs certificates and the name of one")
 
+    # Imported only now, as in listen_for_links().
     from concertino.orchestra.quic_link import open_quic_link
 
     return await open_quic_link(address, certificates, name, expects, timeout_s)

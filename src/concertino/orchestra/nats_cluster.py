@@ -1,10 +1,13 @@
-"""Connects a hub or plugin to a NATS cluster, with Orchestra's certificates or with a key (nkey).
+"""open_cluster(): connects a hub or plugin to the servers of a NATS cluster.
 
     cluster = await open_cluster("tls://a,b,c", "tools.notes", certificates)
 
-    tls://HOST,...    both sides present certificates of Orchestra's authority. Their names are
-                      NATS_SERVER for a server, PLUGIN-client for a plugin, `orchestrator` for a hub
-    nats://HOST,...   without TLS, unless the server requires it
+The forms of an address:
+
+    tls://HOST,...    both sides present certificates of Orchestra's authority. The name in the
+                      certificate of each server is NATS_SERVER; nats_user() returns the name in the
+                      client's certificate
+    nats://HOST,...   without TLS, unless the server requires TLS
 
 If the environment variable CONCERTINO_CLUSTER_SEED names a file with an nkey, or a `.creds` file,
 the client also authenticates with it (nats/credentials.py).
@@ -38,7 +41,7 @@ MAX_HEADER_BYTES = 64 * 1024
 def nats_user(name: str) -> str:
     """Return the user name under which a plugin, hub or front end connects to NATS.
 
-    Its certificate contains the same name.
+    The certificate of the plugin, hub or front end contains the same name.
     name: the id of a plugin; `orchestrator` for a hub; `front-end` for a front end, which is a
         process that serves HTTP.
     """
@@ -52,9 +55,9 @@ async def open_cluster(address: str, name: str, certificates: Certificates | Non
         tried in random order.
     name: the id of the plugin, or `orchestrator` for a hub.
     certificates: required for an address that begins with `tls://`; None otherwise.
-    Raises Disconnected if none of the servers can be reached, none accepts this client, or none
-    accepts messages as long as the plugin protocol sends. Raises ValueError for a malformed
-    address, and the exceptions of nats_options().
+    Raises Disconnected if no server can be reached, accepts this client, and accepts messages as
+    long as the plugin protocol sends. Raises ValueError for a malformed address, and the exceptions
+    of nats_options().
     """
     servers = parse_servers(address)
     cluster = NatsCluster(servers, nats_options(servers, name, certificates))

@@ -12,8 +12,8 @@
 
 A Plugin is a Server, so `concertino serve` can also serve the same file alone, without a hub.
 Plugin adds the features of the plugin protocol that MCP servers do not have: storage for other
-plugins, functions that run at start and shutdown, and the manifest. plugin_requests.py answers the
-hub's requests, and plugin_main.py runs the process.
+plugins, events, functions that run at start and shutdown, and the manifest. plugin_requests.py
+answers the hub's requests, and plugin_main.py runs the process.
 
 This module can be imported without the extra `orchestra`, so that `concertino.Plugin` exists in
 every installation. Creating a Plugin needs the extra.
@@ -52,22 +52,21 @@ class Plugin(Server):
 
     id: the plugin's name at the hub and in its certificate, e.g. `tools.greeter`.
     version, description, author: strings in the manifest, for people.
-    needs_storage, needs_tools, needs_ai, needs_events: what the plugin uses of other plugins:
-        storage types, names of tools, names of AI providers, and topics of events. The manifest
-        declares them; the hub does not check them.
+    needs_storage, needs_tools, needs_ai, needs_events: the storage types, tools, AI providers and
+        topics of events of other plugins that this plugin uses. The hub does not check them.
     provides_ai: the names of the AI providers, such as "openai", that the plugin gives access to.
         If several plugins have a tool of the same name, the hub sends a call that names one of
         these providers to this plugin.
-    provides_events: the topics under which the plugin publishes events. MCP clients that list the
-        hub's topics get them.
+    provides_events: the topics under which the plugin publishes events. They are in the list of
+        topics that MCP clients get from the hub.
     coerce: whether to accept strings for arguments of other types if they can be converted, such as
         `"1"` for an int.
-    Raises ValueError as Server does, CertificateError for an id that a certificate cannot contain,
-    and ImportError when the extra `orchestra` is not installed.
+    Raises CertificateError for an id that a certificate cannot contain, ValueError for another
+    argument that Server does not accept, and ImportError if the extra `orchestra` is not installed.
 
     Attributes:
-    hub: the connection to the hub, by which the plugin can send requests to other plugins; None if
-        the plugin was started without the hub's address. run() sets it.
+    hub: the connection to the hub, for requests to other plugins. It is None before run(), and if
+        the plugin was started without the hub's address.
     on_end: called without arguments when the hub asks the plugin to end. run() sets it.
     """
 
@@ -154,7 +153,7 @@ class Plugin(Server):
         self._storages[kind] = storage
 
     def on_boot(self, function: F) -> F:
-        """Register a function to run when the hub boots the plugin: `@plugin.on_boot`.
+        """Register a function to run at the start, before the first call: `@plugin.on_boot`.
 
         The function may be `async def` or `def`. Its argument is a dict of strings: the key
         `config` of the plugin's entry in the hub's plugins file. If the function raises an
@@ -241,13 +240,14 @@ class Plugin(Server):
     def run(  # type: ignore[override]
         self, arguments: Sequence[str] | None = None, **options: Any
     ) -> None:
-        """Run as a plugin until the hub or a signal ends the process. Does not return.
+        """Run the plugin in this process, until the hub or a signal ends it. Does not return.
 
-        arguments: command-line flags (see --help); those of this process by default.
-        options: as for Server.run(). Only `concertino serve` uses them, which serves the file that
-            calls run() as an MCP server. To do so, `concertino serve` imports the file. During this
-            import, run() only records the options and returns.
+        arguments: command-line flags (see --help); None for the flags of this process.
+        options: the options of Server.run(), for `concertino serve FILE`. This command imports the
+            file that calls run(), to serve it as an MCP server. run() then records the options, and
+            returns.
         """
+        # Is `concertino serve` importing the file?
         if entry.run_calls.get() is not None:
             super().run(**options)
             return
@@ -258,7 +258,7 @@ class Plugin(Server):
     def answer(self, request: PluginRequest, peer: RemotePeer) -> Awaitable[Responses]:
         """Answer one request of the hub. This method is a RequestHandler (rpc_interface.py).
 
-        peer: the hub. It is not used.
+        peer: the hub; not used.
         """
         handler = self._requests.handlers.get(request.WhichOneof("request") or "")
         return self._requests.refuse(request) if handler is None else handler(request)

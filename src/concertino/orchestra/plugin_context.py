@@ -1,10 +1,13 @@
 """PluginContext: the Context of a call that arrived over the plugin protocol.
 
-A Context is the object with which a tool reports progress, writes logs, and asks the client. While
-a call runs, the plugin protocol can send nothing to the caller but the chunks of a stream. So
-progress is sent as chunks, or dropped if the tool is not called as a stream. Log messages are
-written to stderr. Sampling calls the hub's AI provider (plugin_sampling.py). Elicitation and roots
-fail as if the client did not have these capabilities.
+A Context is the object with which a tool reports progress, writes logs, and sends requests to the
+client. While a call runs, the plugin protocol can send nothing to the caller but the chunks of a
+stream:
+
+- Progress is sent as chunks. If the tool is not called as a stream, progress is dropped.
+- Log messages are written to stderr.
+- Sampling calls the hub's AI provider (plugin_sampling.py).
+- Elicitation and roots fail as if the client did not have these capabilities.
 """
 
 from __future__ import annotations
@@ -72,8 +75,8 @@ class PluginContext:
     hub: the connection to the hub, for sampling; None if there is none.
 
     Attributes:
-    call: the call of the tool. Both kinds of calls have the fields that this class reads.
-    meta: what the request says about the call; a key is missing if the request does not say it:
+    call: the call of the tool in `request`.
+    meta: facts about the call; a key is missing if the request does not contain the fact:
         - `traceparent`: the W3C trace context.
         - `orchestra/caller`: the id of the plugin that has sent the call.
         - `orchestra/session`: the id of the caller's MCP session.
@@ -172,13 +175,15 @@ class PluginContext:
     async def ask(self, questions: Mapping[str, Any]) -> Mapping[str, Raw]:
         """Send sampling requests to the hub's AI provider, and return the results by their keys.
 
-        questions: key -> request. Raises MissingCapability if one of them is not for sampling, or
-            if the plugin has no hub, and RpcError if the provider fails.
+        questions: key -> request.
+        Raises MissingCapability if a request is not for sampling, or if the plugin has no hub.
+        Raises RpcError if the provider fails.
         """
         hub = self._hub
-        if hub is None or not all(isinstance(item, Sampling) for item in questions.values()):
-            # With a hub, a request that is not for sampling is the reason.
-            self._refuse("elicitation" if hub is not None else "sampling")
+        if hub is None:
+            self._refuse("sampling")
+        if any(not isinstance(item, Sampling) for item in questions.values()):
+            self._refuse("elicitation")
         call = self.call
         answers = await asyncio.gather(
             *(sample_at_hub(hub, item, call, self._name) for item in questions.values())
@@ -232,10 +237,10 @@ class PluginContext:
     def wait(self, awaitable: Awaitable[Any]) -> Any:
         """Block this thread until an awaitable is done, and return its result.
 
-        If the call is cancelled, the wait goes on. It ends at the latest when the awaitable's own
-        request to the hub reaches its time limit.
+        A cancelled call does not end the wait.
         """
-        # Nothing else knows the set, so a cancelled call does not end the wait.
+        # A cancellation would look for the wait in the set, which only this wait has. An awaitable
+        # that sends a request to the hub ends at the latest at the request's time limit.
         return wait_in_thread(awaitable, self._loop, set(), lambda: False)
 
     def _refuse(self, capability: str) -> NoReturn:

@@ -24,10 +24,11 @@ MCP_ARGS = ("plugin", "mcp")
 class PluginEntry(Struct, frozen=True):
     """The entry of one plugin in a plugins file.
 
+    id: the plugin's name at the hub, such as `tools.greeter`.
     binary: the program: an absolute path, or a name to look up in PATH.
     args: the arguments of the program.
-    env: variables in addition to the few that every plugin inherits. None means that the hub's
-        environment has the value.
+    env: environment variable -> value, in addition to the few variables that every plugin inherits.
+        None stands for the value in the hub's environment.
     config: the configuration that the hub sends to the plugin at boot.
     enabled: whether the hub starts the plugin.
     provides_storage: the storage types that the plugin provides.
@@ -60,17 +61,17 @@ class PluginEntry(Struct, frozen=True):
     def is_mcp(self) -> bool:
         """Whether the plugin is an MCP server (`protocol: mcp`).
 
-        If so, the hub starts the program `concertino plugin mcp`, which runs the server and speaks
-        the plugin protocol. The fields of this entry describe that program, and `config` describes
-        the server.
+        The hub starts the program `concertino plugin mcp` for it, which runs the server and speaks
+        the plugin protocol. The fields of this entry describe this program, except `config`, which
+        describes the server.
         """
         return self.args[:2] == MCP_ARGS and SERVER in self.config
 
     def with_certs_dir(self, certs_dir: str | None) -> PluginEntry:
         """Return a copy of a bridge's entry with another directory of certificates.
 
-        If this plugin is not a bridge, return the entry itself.
-        certs_dir: the path of the directory; None to return the entry itself.
+        Returns this entry itself if the plugin is not a bridge to another hub.
+        certs_dir: the path of the directory; None to return this entry itself.
         """
         if certs_dir is None or not self.is_bridge:
             return self

@@ -99,9 +99,9 @@ class EventHandlers:
     async def answer(self, request: PluginRequest) -> PluginResponse:
         """Call the functions for the event in a `publish` request, and return the response.
 
-        The response tells the hub that the event is handled. If a function raises an exception, the
-        exception is logged, and the response contains an error. The hub does not send the event
-        again in either case. Raises nothing.
+        The response tells the hub that the event is handled, so the hub does not send it again. If
+        a function raises an exception, the exception is logged, and the response is an error. The
+        hub does not send the event again after an error either. Raises nothing.
         """
         publish = request.publish
         try:
@@ -129,8 +129,8 @@ class EventHandlers:
 
 def _matches(item: _Subscription, publish: Publish, event: Event) -> bool:
     """Return whether an event is for a subscription."""
-    # Our hub sends one request for each subscription, and names the subscription, whose filters it
-    # has applied. A hub of the Go implementation does not name the subscription.
+    # A hub of this package sends one request for each subscription, which names the subscription.
+    # The hub has applied the filters. A hub of the Go implementation names no subscription.
     if publish.subscription_id:
         return item.id == publish.subscription_id
     return item.topic == event.topic and all(
@@ -143,13 +143,13 @@ def _read_event(publish: Publish) -> Event:
     payload = unpack(publish.payload, publish.payload_json) if publish.HasField("payload") else {}
     time = publish.timestamp.ToDatetime(UTC) if publish.HasField("timestamp") else None
     return Event(
-        publish.topic,
-        publish.event_type,
-        payload,
-        publish.source_plugin,
-        time,
-        publish.cursor,
-        publish.lost,
+        topic=publish.topic,
+        type=publish.event_type,
+        payload=payload,
+        source=publish.source_plugin,
+        time=time,
+        cursor=publish.cursor,
+        lost=publish.lost,
     )
 
 
@@ -164,10 +164,11 @@ def publish_request(
 
     topic: the topic under which subscribers get the event.
     type: what has happened, such as "created"; may be empty.
+    source: the id of the plugin that publishes the event.
     audience: the user whose MCP clients get the event, as "SUBJECT" or "ISSUER SUBJECT" of the
         user's access token, where ISSUER is a URL. Empty for the clients of all users.
-    source: the id of the plugin that publishes the event.
-    Raises NotAStruct for a payload that cannot be written as JSON, and PackedTooLarge.
+    Raises NotAStruct for a payload that cannot be written as JSON, and PackedTooLarge for one that
+    does not fit into a message.
     """
     packed = pack(payload)
     return PluginRequest(

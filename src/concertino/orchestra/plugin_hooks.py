@@ -33,7 +33,7 @@ class LifecycleHooks:
         self.boot: list[Callable[..., Any]] = []
         self.shutdown: list[Callable[..., Any]] = []
         self._log = log
-        # One thread, so that no two functions run at the same time.
+        # A single thread, so that no two functions run at the same time.
         self._thread = Threads(1)
 
     async def run_boot(self, config: Mapping[str, str]) -> None:

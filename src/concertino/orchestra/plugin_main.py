@@ -7,10 +7,12 @@
     --cluster ADDR             join a NATS cluster instead of a hub; see cluster_worker.py
     --manifest                 print the plugin's manifest, one line of JSON, and exit
 
-When the plugin is ready for calls, it writes the line `READY ADDR` to stderr. A plugin ends with
-its hub. Our hub passes its process id in CONCERTINO_HUB_PID, and the plugin ends when that process
-ends. A hub of the Go implementation does not set this variable. Under such a hub, the plugin ends
-when it cannot reach the hub and its parent process is gone.
+When the plugin is ready for calls, it writes the line `READY ADDR` to stderr.
+
+A plugin ends with its hub. A hub of this package passes its process id in CONCERTINO_HUB_PID, and
+the plugin ends when this process ends. A hub of the Go implementation does not set the variable.
+Under such a hub, the plugin ends when it cannot reach the hub and its parent process is gone.
+
 Exit codes: 0 after an orderly end, 1 if the plugin could not start or the hub refused it, 2 for
 wrong flags.
 Source: the Orchestra plugin protocol, "SDK".
@@ -58,7 +60,7 @@ DRAIN_S = 2.0
 REGISTER_S = 5.0
 # The pause between two attempts to write READY while the pipe of stderr is full, in seconds.
 FLUSH_S = 0.02
-# If the parent process is gone, the plugin ends after the hub was unreachable for this time, in
+# How long the hub must be unreachable before the plugin ends because its parent process is gone, in
 # seconds.
 UNREACHABLE_S = 2.0
 # The exit code if the plugin could not start, or the hub refused it.
@@ -98,9 +100,9 @@ def run_plugin(plugin: RunnablePlugin, args: argparse.Namespace) -> NoReturn:
         code = asyncio.run(_serve(plugin, args, writer, log))
     except (ConcertinoError, OSError, ValueError) as exc:
         log.error("%s", errno_message(exc))
-        # A user who has started the file by hand probably wants to try its tools.
-        is_by_hand = not (args.orchestrator_addr or args.cluster or HUB_PID in os.environ)
-        if is_by_hand and sys.argv[0].endswith(".py"):
+        # A user who has started the file by hand, without a hub, probably wants to try its tools.
+        has_hub = args.orchestrator_addr or args.cluster or HUB_PID in os.environ
+        if not has_hub and sys.argv[0].endswith(".py"):
             file = shlex.quote(sys.argv[0])
             log.info("a hub starts its plugins; to try this one: concertino serve %s", file)
     except BaseException:
@@ -109,7 +111,7 @@ def run_plugin(plugin: RunnablePlugin, args: argparse.Namespace) -> NoReturn:
 
 
 def manifest_line(plugin: RunnablePlugin) -> str:
-    """Return the output of --manifest, one line of JSON, with the same keys as a Go plugin prints.
+    """Return the output of --manifest: one line of JSON, with the same keys as a Go plugin prints.
 
     Empty lists are [], never null.
     """
@@ -136,14 +138,17 @@ class _End:
         self.is_hub_gone = False
 
     def begin(self, code: int = 0) -> None:
-        """Begin the orderly end, unless it has begun already. code: the exit code."""
+        """Begin the orderly end, unless it has begun already.
+
+        code: the exit code.
+        """
         if not self.code.done():
             self.code.set_result(code)
 
     def on_signal(self) -> None:
-        """Handle SIGTERM or SIGINT: begin the orderly end; at the second signal, exit at once."""
-        # When the hub ends, the kernel sends a signal (DIE_WITH_HUB in plugin_run.py), usually
-        # after on_hub_end(). It must not count as a second signal from a user.
+        """Begin the orderly end at the first SIGTERM or SIGINT, and exit at once at the second."""
+        # When the hub ends, the kernel sends SIGTERM (DIE_WITH_HUB in plugin_run.py), usually after
+        # on_hub_end(). This signal must not count as a second one.
         if self.code.done() and not self.is_hub_gone:
             os._exit(0)
         self.begin()
@@ -157,7 +162,7 @@ class _End:
 class _WatchedCalls:
     """Passes requests to a plugin, and logs a warning if a request blocks the event loop.
 
-    A thread (LoopWatch, runtime/tasks.py) watches the loop and logs the warning. It sleeps while no
+    A thread of the LoopWatch (runtime/tasks.py) logs the warning. The thread sleeps while no
     request is in progress.
     """
 
@@ -192,9 +197,9 @@ class _WatchedCalls:
 class _ParentWatch:
     """Ends the process when the hub cannot be reached and the parent process is gone.
 
-    A hub is the parent of its plugins, so both conditions together mean that the hub has ended. One
-    condition alone does not: an unreachable hub may come back, and a plugin that a user or init has
-    started may outlive its parent.
+    A hub is the parent process of its plugins, so both conditions together mean that the hub has
+    ended. One condition alone does not: an unreachable hub may come back, and a plugin that a shell
+    has started may outlive the shell.
     """
 
     def __init__(
@@ -207,11 +212,11 @@ class _ParentWatch:
         self._end = end
         self._log = log
         self._parent = os.getppid()
-        # There is no connection to the hub yet.
+        # Start the timer now, because there is no connection to the hub yet.
         self._timer = loop.call_later(UNREACHABLE_S, self._check)
 
     def on_change(self, is_up: bool) -> None:
-        """Handle a new connection to the hub, or its loss.
+        """Handle a new connection to the hub, or the loss of the connection.
 
         is_up: whether there is a connection now.
         """
@@ -329,7 +334,7 @@ async def _serve_hub(
 
 def _report_ready(writer: BoundedWriter, address: str) -> asyncio.Task[None]:
     """Write the line READY to stderr. If the pipe is full, the returned task writes it later."""
-    # Log lines may wait in the writer already. READY comes before them, and is never dropped.
+    # Log lines may wait in the writer already. Write READY before them, so that it is not dropped.
     writer.write_first(f"READY {address}\n".encode())
     return asyncio.get_running_loop().create_task(_flush(writer))
 
@@ -344,12 +349,12 @@ async def _flush(writer: BoundedWriter) -> None:
 def _prepare_certificate(
     certificates: Certificates, name: str, address: str
 ) -> Certificates | None:
-    """Return the certificates for a connection, after issuing the plugin's own if it is missing.
+    """Return the certificates for a connection; None for a Unix socket, which needs none.
 
-    name: the name in the plugin's own certificate.
-    address: where the plugin listens or connects. For a Unix socket, which needs no certificates,
-        the result is None.
-    Raises CertificateError.
+    If the plugin's certificate is missing, it is issued first.
+    name: the name in the plugin's certificate.
+    address: where the plugin listens or connects.
+    Raises CertificateError if the certificate cannot be issued.
     """
     if address.startswith("unix:"):
         return None
@@ -390,10 +395,11 @@ def _watch_hub(loop: asyncio.AbstractEventLoop, end: _End) -> None:
     try:
         descriptor = os.pidfd_open(int(pid))
     except ProcessLookupError:
+        # The hub has ended already.
         end.begin()
         return
-    # This system has no pidfd: it is not Linux, or has an old kernel.
     except (AttributeError, OSError):
+        # This system has no pidfd: it is not Linux, or its kernel is old.
         return
 
     def on_end() -> None:

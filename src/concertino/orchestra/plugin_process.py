@@ -1,15 +1,15 @@
 """PluginProcess: one plugin of a hub. It runs the plugin's program, and restarts the program.
 
 A hub starts plugins, programs with tools, and forwards requests to them. A PluginSet
-(plugin_set.py) has one PluginProcess for each enabled plugin. Its states are:
+(plugin_set.py) has one PluginProcess for each enabled plugin. The states of a PluginProcess are:
 
     waiting -> starting -> running -> backing-off -> starting ...        stopping -> stopped
 
 A run of the program (plugin_run.py) is over when the process ends, the connection is lost, or the
 plugin does not answer a health ping. Then pending calls fail, the rest of the process group is
-killed, and a new run starts after a pause (`backing-off`). Each pause is twice as long as the pause
-before it. During the pause, the plugin's tools and prompts stay in the hub's lists; calls to them
-fail with the reason.
+killed, and a new run starts after a pause (`backing-off`), which is doubled each time. During the
+pause, the plugin's tools and prompts stay in the hub's lists, and calls of them fail with the
+reason.
 Source: the Orchestra plugin protocol, "Orchestrator".
 """
 
@@ -65,21 +65,20 @@ RESTARTED = "it is being restarted"
 class PluginProcess:
     """A plugin of a hub, with its current run and its state. Use it on one event loop.
 
-    The PluginSet creates it and calls start(). It implements HubPlugin (hub_calls.py), the
-    interface by which the hub sends requests to the plugin.
+    It implements HubPlugin (hub_calls.py), the interface by which the hub sends requests to a
+    plugin.
 
     settings: the plugin's entry in the plugins file, its logger and its time limits.
-    dependencies: plugins that must have run before this one is started for the first time.
+    dependencies: the plugins that must have run before this plugin is started for the first time.
     on_change: called when the plugin's state, tools or prompts have changed, and when requests
-        need no longer wait for its first start (first_start.py).
-    previous: the plugin over QUIC before this one in the plugins file. Plugins over QUIC start one
-        after the other (FirstStart.lets_next_start). None if this plugin need not wait for another
-        one.
+        need no longer wait for the plugin's first start (first_start.py).
+    previous: the plugin whose start this plugin awaits, because both use QUIC. Plugins over QUIC
+        start one after the other (FirstStart.lets_next_start). None if there is no such plugin.
 
     Attributes:
     state: one of the states at the head of this module.
     reason: why the plugin is not running; empty while it runs.
-    record: how many calls and restarts there were, and the last failure.
+    record: the number of calls and restarts, and the last failure.
     features: the plugin's manifest, tools, prompts and storage types. They are kept while the
         plugin is restarted.
     first_start: the progress of the plugin's first start, for which requests wait.
@@ -104,7 +103,7 @@ class PluginProcess:
         self._settings = settings
         self._on_change = on_change
         self._run = PluginRun(settings)
-        # The run that is to replace `_run`, and earlier runs that still finish their calls.
+        # The run that will replace `_run`, and earlier runs that still finish their calls.
         self._replacement = PluginReplacement(settings.log)
         # How many requests the plugin has not answered yet.
         self._in_flight = 0
@@ -155,23 +154,25 @@ class PluginProcess:
     def groups(self) -> frozenset[int]:
         """The ids of the process groups of the plugin.
 
-        Usually there is one. While the plugin's process is replaced, there may be several: that of
-        the present process, that of the process that is being started, and those of earlier
-        processes that finish their calls.
+        Usually there is one. While the plugin's process is being replaced, there are more: for the
+        new process, and for earlier processes that still finish their calls.
         """
         groups = {*self._replacement.groups()}
-        return frozenset(groups if self.pid is None else groups | {self.pid})
+        # The id of a process group is the id of its first process.
+        if self.pid is not None:
+            groups.add(self.pid)
+        return frozenset(groups)
 
     @property
     def is_replaced(self) -> bool:
-        """Whether a new process that replaces the present one is starting, or will start soon."""
+        """Whether a new process that will replace the present one is starting, or starts soon."""
         return self._replacement.is_pending or self._replacement.next is not None
 
     def announce_replacement(self, is_pending: bool) -> None:
         """Make the hub's requests for this plugin wait until its process is replaced.
 
-        is_pending: True to make them wait, because replace() will be called soon; False when the
-            replacement is over.
+        is_pending: True to make the requests wait, because replace() will be called soon; False
+            when the replacement is over.
         """
         self._replacement.is_pending = is_pending
         self._on_change()
@@ -215,12 +216,12 @@ class PluginProcess:
     def on_register(self, manifest: PluginManifest) -> None:
         """Store the manifest that the plugin has sent to register at the hub.
 
-        A running plugin registers again when its tools or prompts have changed. So both lists are
-        then fetched again.
+        If the plugin is running, fetch its lists of tools and prompts again.
         """
         storage = frozenset(self.entry.provides_storage) | frozenset(manifest.provides_storage)
         self.features = msgspec.structs.replace(self.features, manifest=manifest, storage=storage)
         self._on_change()
+        # A running plugin registers again when its tools or prompts have changed.
         if self.state == "running":
             self._run.fetch_again(self._on_lists)
 
@@ -241,10 +242,13 @@ class PluginProcess:
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
         """Send a request, and return the response, which has the request's id.
 
-        Raises Disconnected if the plugin does not run, or ends before it has answered. Raises
-        TimedOut after timeout_s, FrameTooLarge if the request is too long, and ProtocolError for an
-        invalid response. If the plugin's files were changed and the changed code does not start,
-        raises ChangeFailed for the next tool call, once.
+        Raises:
+            Disconnected: the plugin does not run, or ends before it has answered.
+            TimedOut: there was no response within timeout_s seconds.
+            FrameTooLarge: the request is too long.
+            ProtocolError: the response is invalid.
+            ChangeFailed: the request is the first tool call after the plugin's files were changed,
+                and the changed code does not start.
         """
         if request.HasField("tool_call"):
             self._refuse_once()
@@ -268,11 +272,12 @@ class PluginProcess:
 
         body: the PluginRequest, serialized without its id.
         timeout_s: the time limit of the call or of the whole stream.
-        callback: called with the response, or with an exception. For a stream, it is called with
-            each chunk, too. The caller must call end_forward() when the call is over.
+        callback: called with the response, or with an exception. For a stream, also called with
+            each chunk.
         stream: the id of the stream in a stream_start; "" for a tool call.
         Returns None if the output buffer is full, the plugin does not run, or the call is too long.
-        The caller then uses request(), which waits or raises the reason.
+        Use request() then, which waits or raises the reason. Otherwise, call end_forward() when the
+        call is over.
         """
         on_outcome = partial(self._on_outcome, self._run, callback)
         try:
@@ -286,7 +291,7 @@ class PluginProcess:
     async def stream(self, request: PluginRequest, timeout_s: float) -> ResponseStream:
         """Call a tool as a stream, and yield the plugin's responses.
 
-        request: contains a stream_start. Its request id and stream id are replaced by new ones.
+        request: contains a stream_start. This method replaces its request id and stream id.
         timeout_s: the time limit of the whole stream.
         Raises the same exceptions as request() does for a tool call.
         """
@@ -305,9 +310,9 @@ class PluginProcess:
     def _refuse_once(self) -> None:
         """Raise ChangeFailed for the first call after the plugin's changed code failed to start.
 
-        So the user who has changed the code sees the error at once. Later calls are sent to the old
-        process, which still runs.
+        Later calls are sent to the old process, which still runs.
         """
+        # The user who has changed the code sees the error in the next call.
         failure, self.record.unsent_failure = self.record.unsent_failure, ""
         if failure:
             raise ChangeFailed(
@@ -320,7 +325,7 @@ class PluginProcess:
     ) -> None:
         """Call the callback of forward() with an outcome.
 
-        If the connection was lost, find out first why, such as the exit code of the process.
+        If the connection was lost, first find out the reason, such as the exit code of the process.
         run: the run to which the call was sent.
         """
         if not isinstance(outcome, Disconnected):
@@ -340,9 +345,10 @@ class PluginProcess:
         # The socket's address at the beginning of the error tells users nothing.
         reason = str(exc).removeprefix(f"{run.address}: ")
         # If the hub itself has closed the run, its link is None, and `exc` has the hub's reason.
-        if run.link is not None:
-            is_stopping = self.state == "stopping"
-            reason = self.reason if is_stopping else await run.exit_reason() or reason
+        if run.link is not None and self.state == "stopping":
+            reason = self.reason
+        elif run.link is not None:
+            reason = await run.exit_reason() or reason
         return Disconnected(f"{reason}; this call got no response")
 
     def _begin_call(self) -> None:
@@ -351,17 +357,19 @@ class PluginProcess:
         self.record.calls += 1
 
     def end_forward(self) -> None:
-        """Count a call that forward() has sent as ended."""
+        """End a call that forward() has sent, in the number of calls in progress."""
         self._in_flight -= 1
 
     async def replace(self, settings: LaunchSettings, environment: HubEnvironment) -> None:
         """Start a new process, with other settings or because files of the program have changed.
 
-        Returns when the new process has started or failed to start. When it has started, it gets
-        all calls, and the old process ends after its calls. If it fails to start, the old process
-        goes on. A plugin that does not run is started at once, unless it was stopped.
+        - If the new process starts, it gets all calls, and the old process ends after its calls.
+        - If the new process fails to start, the old process goes on.
+        - A plugin that does not run is started at once, unless it was stopped.
+
         settings: the plugin's settings from now on.
         environment: the settings that all plugins of the hub share.
+        Returns when the new process has started or failed to start.
         """
         self._settings = settings
         if self.state == "running":
@@ -374,15 +382,15 @@ class PluginProcess:
     async def _take_over(self, environment: HubEnvironment) -> None:
         """Start a new process. When it has started, it gets the calls instead of the present one.
 
-        If it fails to start, the present process goes on. While the new process starts, no task
-        supervises the present one. At the end, the process that goes on is supervised again.
+        If the new process fails to start, the present process goes on.
         """
+        # No task supervises the present process while the new process starts.
         await self._stop_supervising()
         old = self._run
         new = self._replacement.next = PluginRun(self._settings)
         self._on_change()
         try:
-            # No other plugin waits for this start, so nobody need know how it advances.
+            # No other plugin waits for this start, so nobody needs reports of its progress.
             tools, prompts = await new.start(environment, _do_nothing, _do_nothing, _do_nothing)
             self._run = new
         except (ConcertinoError, OSError, ValueError) as exc:
@@ -418,8 +426,8 @@ class PluginProcess:
     async def _start_again(self, environment: HubEnvironment, reason: str) -> None:
         """Start the program without a pause, even if its last runs have failed.
 
-        Waits until it has started or failed, but at most START_S.
-        reason: why the plugin is not running until it has started.
+        Waits until the program has started or failed, but at most START_S.
+        reason: why the plugin is not running before it has started, for the errors of calls.
         """
         self.record.restarts += 1
         self._set_state("waiting", reason)
@@ -437,10 +445,11 @@ class PluginProcess:
     ) -> None:
         """Send a shutdown request, wait for pending calls, then end the process.
 
-        until: when to stop waiting for the plugin, by the loop's clock. Then its stdin is closed,
-            and if that does not end the process, it gets SIGTERM and at last SIGKILL.
-        dependents: the stop() tasks of the plugins that depend on this one. They are awaited first,
-            because those plugins may still use this one.
+        until: when to stop waiting for the plugin, by the loop's clock. Then the stdin of the
+            process is closed. If this does not end the process, it gets SIGTERM and at last
+            SIGKILL.
+        dependents: the tasks that run stop() for the plugins that depend on this one. They are
+            awaited first, because those plugins may still use this one.
         reason: why the plugin does not run any more, for the errors of pending and later calls.
         """
         time = asyncio.get_running_loop().time
@@ -454,9 +463,9 @@ class PluginProcess:
         self._set_state("stopping", reason)
         link, exited = self._run.link, self._run.exited
         if was_running and link is not None and exited is not None:
-            left = min(SHUTDOWN_S, until - time())
-            if left > 0:
-                await self._run.shut_down(left)
+            limit_s = min(SHUTDOWN_S, until - time())
+            if limit_s > 0:
+                await self._run.shut_down(limit_s)
             # After the shutdown request, a plugin ends by itself when its calls have finished.
             if self._in_flight:
                 await asyncio.wait((exited,), timeout=max(0.0, min(SHUTDOWN_S, until - time())))
@@ -471,7 +480,8 @@ class PluginProcess:
     async def retire(self) -> None:
         """End a plugin that is no longer in the plugins file, when its pending calls have ended.
 
-        Waits for these calls at most CALL_S, the time limit of a call. New calls fail at once.
+        Waits for these calls at most CALL_S (600 s), the time limit of a call. New calls fail at
+        once.
         """
         await self._replacement.cancel()
         await self._stop_supervising()
@@ -486,8 +496,8 @@ class PluginProcess:
     async def _supervise(self, environment: HubEnvironment, is_started: bool) -> None:
         """Run the program, and start it again whenever a run is over. Does not return.
 
-        is_started: whether to begin with the present run, which has started already, and not with a
-            new one.
+        is_started: whether the present run has started already. If so, the method begins with the
+            end of this run; otherwise it starts a new one.
         """
         if not is_started:
             # Wait for the dependencies, and for the previous plugin over QUIC (FirstStart).
@@ -499,7 +509,8 @@ class PluginProcess:
             if not is_started:
                 self._set_state("starting", self.reason)
                 self._run = PluginRun(self._settings)
-                # This run has the plugin's changed code, so its own result counts from now on.
+                # This run has the plugin's changed code, so an earlier failure of this code no
+                # longer counts.
                 self.record.forget_change()
             if is_started or await self._start(environment):
                 is_started = False
@@ -526,15 +537,16 @@ class PluginProcess:
     async def _start(self, environment: HubEnvironment) -> bool:
         """Start a run. Returns whether it succeeded; if not, self.reason says why."""
         try:
-            # If the plugin sleeps before it is ready, settle() lets requests no longer wait for it.
+            # If the plugin uses no processor time before it is ready, settle() is called: requests
+            # then no longer wait for the plugin.
             tools, prompts = await self._run.start(
                 environment, self.first_start.settle, self.first_start.on_work, self._on_slow_boot
             )
         except (ConcertinoError, OSError, ValueError) as exc:
             self._set_state("backing-off", await self._run.exit_reason() or errno_message(exc))
             return False
-        # This is a bug in this package. If the exception ended this task, the plugin would never
-        # start again, and calls would wait for it.
+        # Any other exception is a bug in this package. If it ended this task, the plugin would
+        # never start again, and calls would wait for the plugin.
         except Exception as exc:
             self._settings.log.exception("it could not be started")
             self._set_state("backing-off", f"{type(exc).__name__}: {exc}")
@@ -566,15 +578,14 @@ class PluginProcess:
     async def _until_end(self) -> None:
         """Wait until the run is over, and set the state and the reason."""
         reason = await self._run.wait_end()
-        # The state changes at once, so that calls fail from now on. The exit status, which says
-        # more about the reason, may only be known a little later.
+        # Change the state at once, so that calls fail from now on. Replace the reason when the exit
+        # status is known, which may be a little later.
         self._set_state("backing-off", reason)
         self._set_state("backing-off", await self._run.exit_reason() or reason)
 
     def _set_state(self, state: State, reason: str) -> None:
         """Change the state, and report it. reason: why the plugin is not running, or empty."""
-        # In these two states, a start that _start_again() waits for is not over. In all other
-        # states, the start has succeeded or failed.
+        # In all other states, the start that _start_again() waits for has succeeded or failed.
         if state not in ("waiting", "starting"):
             self._replacement.has_started.set()
         if state == "backing-off":

@@ -1,8 +1,8 @@
 """PluginRequests: answers the requests that a hub sends to a plugin.
 
 A hub forwards the requests of other plugins and of MCP clients to a plugin. PluginRequests converts
-requests for tools and prompts to MCP calls, passes these to the plugin's Backend, and converts the
-results to responses of the plugin protocol. stores.py answers the requests for storage.
+requests for tools and prompts to MCP calls, passes the calls to the plugin's Backend, and converts
+the results to responses of the plugin protocol. stores.py answers the requests for storage.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ class PluginRequests:
     has_tool: called with a tool's name and the Context of a call; returns whether the plugin has
         the tool for this caller.
     prompt_names: returns the names of the current prompts.
-    storages: the stores that the plugin provides, by storage type.
-    in_thread: runs a function that may block in a thread, and returns its result.
+    storages: storage type -> the plugin's store for this type.
+    in_thread: runs a function that may block in a thread, and returns the function's result.
     hooks: the functions to run at boot and shutdown.
     events: the functions to call with events.
-    on_shutdown: called without arguments after a shutdown request of the hub, when the shutdown
-        functions have run.
-    hub: a function that returns the connection to the hub; None if there is none.
+    on_shutdown: called without arguments after the shutdown functions have run for a shutdown
+        request of the hub.
+    hub: returns the connection to the hub; None if there is none.
 
     Attribute:
     handlers: kind of request -> the function that answers requests of this kind. The kind is the
-        name of the field of PluginRequest that the request sets, such as "tool_call".
+        name of the only field that is set in the PluginRequest, such as "tool_call".
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class PluginRequests:
     # Start and end
 
     async def _register(self, request: PluginRequest) -> PluginResponse:
-        """Accept the registration if it names this plugin or none."""
+        """Accept the registration if it names this plugin or no plugin."""
         id = request.register.id
         if id and id != self._name:
             reason = f"this is {self._name}, not {id}"
@@ -164,7 +164,8 @@ class PluginRequests:
             return error_response("", "list_tools_error", str(exc))
         definitions: list[ToolDefinition] = []
         for tool in result.tools:
-            # The JSON is set only for integers beyond 2^53. Go programs ignore it.
+            # A Protobuf Struct holds numbers as 64-bit floats. For larger integers than 2^53,
+            # pack() also returns JSON, which Go programs ignore.
             schema = pack(tool.input_schema)
             output = tool.output_schema
             definitions.append(
@@ -222,8 +223,8 @@ class PluginRequests:
         response = await self._tool_call(request, chunks)
         if isinstance(response, bytes):
             response = PluginResponse.FromString(response)
-        # Only callers that are made with this package send a window. Go programs cannot use a
-        # result at the end of a stream, so they get none.
+        # Go programs cannot use a result at the end of a stream, so they get none. Only programs of
+        # this package send a window.
         return end_response(
             start.stream_id, chunks.count, response.tool_call, has_result=start.window > 0
         )
@@ -298,9 +299,9 @@ class PluginRequests:
 
 
 def _error_text(error: RpcError) -> str:
-    """Return an error's message and its `details`, as one line."""
-    # In errors of this package, data is an object or missing. In errors of other servers, it can be
-    # any JSON value.
+    """Return an error's message and the `details` in its data, as one line."""
+    # In errors of this package, the data is an object or missing. In errors of other servers, the
+    # data can be any JSON value.
     data = error.data
     details = cast("dict[str, Any]", data).get("details") if isinstance(data, dict) else None
     return f"{error.message}: {details}" if details else error.message
@@ -309,8 +310,8 @@ def _error_text(error: RpcError) -> str:
 def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
     """Return the response for an MCP result of a tool, as an object or serialized without its id.
 
-    The response contains one JSON object, because Go programs expect one. The field `structured` of
-    the response says what the object is:
+    Go programs expect one JSON object in the response. The field `structured` of the response says
+    what the object is:
 
     RESULT     the structured content itself, if it is an object and the text is its JSON
     DATA       {"text": ..., "content": ..., "data": the structured content}
@@ -362,9 +363,9 @@ def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
 
 
 def _is_same_json(text: str, json: bytes) -> bool:
-    """Return whether a text is JSON with the same value as `json`. Then the text need not be sent.
+    """Return whether a text is JSON with the same value as `json`, or is empty.
 
-    Returns True for an empty text, too: the receiver then uses the JSON as the text.
+    Such a text need not be sent, because the receiver uses the JSON as the text.
     """
     if not text or text.encode("utf-8", "surrogatepass") == json:
         return True
@@ -380,8 +381,9 @@ def _tool_failure(text: str) -> PluginResponse:
     text: the text content of the tool's result. If the tool has raised a ToolError, the text is
         {"error": ..., "code": ...}, with more keys if the ToolError has details.
 
-    The response gets the code, and the value of `error` as its message. If there are more keys, the
-    message is the whole text, because Go programs show only the message.
+    For a ToolError, the response gets its code, and the value of `error` as its message. If there
+    are more keys, the message is the whole text, because Go programs show only the message. For any
+    other failure, the code is `handler_error` and the message is the text.
     """
     response = error_response("", "handler_error", text)
     failure = response.tool_call
@@ -389,10 +391,9 @@ def _tool_failure(text: str) -> PluginResponse:
         body = _parse_error_body(text) if text.startswith('{"error":') else None
     except DECODE_ERRORS:
         body = None
-    # Without a code of its own, the error keeps `handler_error`, and its text is the message.
     if body is not None and body.code != _NO_CODE:
         failure.error_code = body.code
-        # The text has no more keys than these two, so the receiver can make it again from them.
+        # If the text has no other keys, the receiver can make the text from the code and message.
         if len(decode(text)) == len(body.__struct_fields__):
             failure.error_message = body.error
             failure.structured = ToolResponse.ERROR
@@ -407,7 +408,7 @@ class _ErrorBody(Struct):
 
 
 _parse_error_body = Decoder(_ErrorBody).decode
-# The code in the body of a ToolError without a code.
+# The code in the text of a ToolError that was created without a code.
 _NO_CODE = "TOOL_FAILED"
 
 

@@ -72,26 +72,28 @@ STEP_S = 10.0
 MCP_BOOT_S = START_S + 15.0
 # The pause between two health pings, and the time limit for the answer to one.
 HEALTH_S = 5.0
-# A plugin that is starting and sleeps (idleness.py) for this time no longer delays other plugins
-# and requests. IDLE_S is the time before READY for a plugin with a Unix socket. QUIC_IDLE_S is the
-# time before READY for a plugin with QUIC. It is shorter because such plugins start one after the
-# other. BOOT_IDLE_S is the time after READY, when a plugin may wait for other programs.
+# A plugin that is starting and sleeps (uses no processor time, idleness.py) for this time no longer
+# delays other plugins and requests.
+# Before READY, for a plugin with a Unix socket.
 IDLE_S = 0.25
+# Before READY, for a plugin with QUIC. It is shorter, because these plugins start one after
+# another.
 QUIC_IDLE_S = 0.1
+# After READY, when a plugin may wait for other programs.
 BOOT_IDLE_S = 2.0
 # Time limit for the answer to a shutdown request.
 SHUTDOWN_S = 2.0
 # The pause between two checks whether the calls of a run are finished.
 DRAIN_POLL_S = 0.05
-# How long the exit status may take to arrive after the connection is lost.
+# How long to wait for the exit status after the connection is lost.
 EXIT_STATUS_S = 0.25
 
-# A Python program that starts the plugin. prctl(1, 15) is PR_SET_PDEATHSIG with SIGTERM, which
-# execve keeps: the kernel ends the plugin when the hub is killed. Plugins of this package also end
-# when the process ends whose id is in the variable HUB_PID, but other plugins ignore it. The
-# comparison of the parent's id finds a hub that was killed before prctl(). Starting this
-# interpreter takes 15 ms. A preexec_fn is no alternative: it would run with copies of the locks
-# that the hub's threads hold.
+# A Python program that starts the plugin, so that the kernel ends the plugin when the hub is
+# killed. prctl(1, 15) is PR_SET_PDEATHSIG with SIGTERM; the setting survives execve. The comparison
+# of the parent's id finds a hub that was killed before prctl(). Plugins of this package would
+# notice the end of the hub themselves (HUB_PID), but other plugins would not.
+# Starting this interpreter takes 15 ms. A preexec_fn is no alternative: it would run with copies of
+# the locks that the hub's threads hold.
 DIE_WITH_HUB = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 15)
@@ -111,7 +113,7 @@ class HubEnvironment(Struct, frozen=True):
     socket_address: the hub's address for plugins with `socket: true`.
     network_address: the hub's address for the other plugins; empty if there are none.
     certificates: the certificates, which QUIC needs.
-    starts: limits how many plugins wait for READY at the same time.
+    starts: the limit for the number of plugins that start, until READY, at the same time.
     """
 
     folder: Path
@@ -125,8 +127,7 @@ class LaunchSettings(Struct, frozen=True):
     """Settings for starting and ending one plugin.
 
     entry: the plugin's entry in the plugins file.
-    number: a number that no other plugin of the hub has; the name of the plugin's socket contains
-        it.
+    number: a number that no other plugin of the hub has, for the name of the plugin's socket.
     timeouts: how long the process may take to end after its stdin is closed, after SIGTERM, and
         after SIGKILL.
     log: the plugin's logger.
@@ -146,9 +147,10 @@ class PluginRun:
     Attributes:
     link: the connection to the plugin; None while there is none.
     exited: a task that returns the exit status; None while there is no process.
-    address: where the plugin listens; empty until the plugin has written its line `READY ADDRESS`.
-    health: the problem that the last health ping has reported, such as "DEGRADED the disk is full";
-        empty if the plugin is healthy.
+    address: the address at which the plugin listens; empty until the plugin has written its line
+        `READY ADDRESS`.
+    health: the problem in the plugin's answer to the last health ping, such as "DEGRADED the disk
+        is full"; empty if the plugin is healthy.
     """
 
     def __init__(self, settings: LaunchSettings) -> None:
@@ -180,20 +182,20 @@ class PluginRun:
         """Start the process, connect, register and boot. Returns the plugin's tools and prompts.
 
         environment: the settings that all plugins of the hub share.
-        on_idle: called if the plugin sleeps (idleness.py) before the start is over, perhaps because
-            it waits for something that will not happen. It may be called twice.
-        on_work: called again and again before READY, with the processor time that the plugin has
-            used so far, in seconds.
-        on_slow_boot: called once if the plugin has not booted SLOW_BOOT_S seconds after READY, with
-            a text for users that says what it waits for.
+        on_idle: called if the plugin uses no processor time for a while before the start is over,
+            perhaps because it waits for something that will not happen. It may be called twice.
+        on_work: called again and again before the plugin listens, with the processor time that the
+            plugin has used so far, in seconds.
+        on_slow_boot: called once if the plugin has not booted SLOW_BOOT_S seconds after it began to
+            listen, with a text for users that says for what the plugin waits.
         Raises ConcertinoError, OSError or ValueError if the plugin does not start. Call close()
-        even then.
+        after an exception, too.
         """
         self.address = await self._wait_ready(environment, on_idle, on_work)
         exited = self.exited
         assert exited is not None
-        # Three things may happen: the plugin has booted, its process ends, or it sleeps for a
-        # while. If it sleeps, call on_idle(), and go on waiting for the other two.
+        # Wait until the plugin has booted, or its process has ended. If the plugin sleeps for a
+        # while before that, call on_idle(), and wait on.
         introduction = asyncio.get_running_loop().create_task(
             self._introduce(environment, on_slow_boot)
         )
@@ -228,8 +230,8 @@ class PluginRun:
         OSError or ValueError if the process cannot be started.
         """
         time = asyncio.get_running_loop().time
-        # Only some plugins may start at the same time. A plugin that sleeps leaves this block and
-        # no longer counts, because it does not slow down the other starts.
+        # Only some plugins may start at the same time. When a plugin sleeps, its start leaves this
+        # block, and so no longer counts: a plugin that sleeps does not slow down the other starts.
         async with environment.starts:
             until = time() + READY_S
             address, output = self._spawn(environment)
@@ -246,10 +248,11 @@ class PluginRun:
             finally:
                 idle.cancel()
                 work.cancel()
-        if not output.ready.done() and not exited.done() and (left := until - time()) > 0:
+        left_s = until - time()
+        if not output.ready.done() and not exited.done() and left_s > 0:
             on_idle()
             await asyncio.wait(
-                (output.ready, exited), timeout=left, return_when=asyncio.FIRST_COMPLETED
+                (output.ready, exited), timeout=left_s, return_when=asyncio.FIRST_COMPLETED
             )
 
         if not output.ready.done():
@@ -334,8 +337,7 @@ class PluginRun:
             reason = response.register.reject_reason or _error_text(response)
             raise HandshakeFailure(f"it refuses to be {id}: {reason}")
 
-        # This request has a longer time limit, because on_boot functions may take long, and npx may
-        # have to install an MCP server.
+        # on_boot functions may take long, and npx may have to install an MCP server first.
         entry = self._settings.entry
         limit_s = MCP_BOOT_S if entry.is_mcp else TIMEOUT_S
         request = PluginRequest(boot=BootRequest(config=dict(entry.config)))
@@ -364,11 +366,13 @@ class PluginRun:
     ) -> tuple[list[ToolDefinition], list[PromptDefinition]]:
         """Request the plugin's tools and prompts, and return them.
 
+        If the plugin answers a request with an error, the previous list is returned; without a
+        previous list, an empty one.
         link: the connection to the plugin.
-        If the plugin answers with an error, the list that it has sent before stays; the first list
-        is then empty. So the tools of an MCP server that ends while they are listed stay callable.
         Raises the exceptions of link.request().
         """
+        # The previous list stays, so that tools of an MCP server stay callable if the server ends
+        # while the plugin lists its tools.
         response = await link.request(PluginRequest(list_tools=ListToolsRequest()), STEP_S)
         if response.HasField("list_tools"):
             self._tools = list(response.list_tools.tools)
@@ -386,10 +390,9 @@ class PluginRun:
     ) -> None:
         """Fetch the tools and prompts of the running plugin again, in the background.
 
-        If the lists are being fetched already, those requests are cancelled, because their
-        responses may not contain the latest change.
         on_lists: called with the tools and prompts. It is not called if the plugin does not answer.
         """
+        # The responses to earlier requests may not contain the latest change.
         if self._fetching is not None:
             self._fetching.cancel()
 
@@ -405,8 +408,8 @@ class PluginRun:
     async def wait_end(self) -> str:
         """Wait until the process exits, the connection is lost, or a health ping fails.
 
-        Call this after start(). Returns a text for users that says which of these has happened. The
-        process may still run.
+        Call this after start(). Returns a text for users that says what has happened. The process
+        may still run.
         """
         link, exited = self.link, self.exited
         assert link is not None
@@ -423,7 +426,7 @@ class PluginRun:
         return link.end_reason.result() if link.end_reason.done() else pings.result()
 
     async def _ping(self, link: ForwardingConnection) -> str:
-        """Send health pings. Returns the reason when one fails, and logs changes of the health."""
+        """Send health pings, and log changes of the health. Returns why a ping has failed."""
         while True:
             await asyncio.sleep(HEALTH_S)
             try:
@@ -448,8 +451,7 @@ class PluginRun:
         than the error of the connection. Returns a text for users; "" if the process has not ended
         in this time.
         """
-        # Keep the task, because close() may cancel it and set the attribute to None while this
-        # method waits.
+        # While this method waits, close() may cancel the task and set the attribute to None.
         exited = self.exited
         if exited is None:
             return ""
@@ -496,7 +498,7 @@ class PluginRun:
                 await link.close(reason)
         finally:
             if self._child is not None:
-                # 0.0: the child need not read its input first, because a plugin gets none.
+                # Do not wait until the process has read its stdin: a plugin gets no input there.
                 await self._child.close(0.0)
                 self._child = None
             if self.exited is not None:
@@ -514,7 +516,8 @@ def _program(binary: str) -> tuple[list[str], Sequence[str]]:
         return [sys.executable, "-m", "concertino"], (*INHERITED, "PYTHONPATH")
 
     command, inherited = [binary], INHERITED
-    # spawn() names a missing file in its error. Python would only exit with code 2.
+    # If the file is missing, leave the command as it is: the error of spawn() then names the file,
+    # while Python would only exit with code 2.
     if binary.endswith(".py") and Path(binary).exists():
         command, inherited = [sys.executable, binary], (*INHERITED, "PYTHONPATH")
     # If the program does not exist, spawn() reports that better than DIE_WITH_HUB.
@@ -524,13 +527,17 @@ def _program(binary: str) -> tuple[list[str], Sequence[str]]:
 
 
 def _describe_exit(status: int) -> str:
-    """Return a text for messages that says how a process has ended. status: its exit status."""
-    return (
-        f"it was ended by signal {-status}" if status < 0 else f"it ended with exit code {status}"
-    )
+    """Return a text that says how a process has ended.
+
+    status: the exit status; -N after signal N.
+    """
+    if status < 0:
+        return f"it was ended by signal {-status}"
+    return f"it ended with exit code {status}"
 
 
 def _error_text(response: PluginResponse) -> str:
-    """Return the text of the error response that a plugin has sent to any kind of request."""
+    """Return the text of a plugin's error response."""
+    # The error response to a request of any kind is a failed tool_call.
     error = response.tool_call
     return error.error_message or error.error_code or "it gives no reason"

@@ -32,9 +32,9 @@ class PluginSet:
     """Starts, changes and ends the plugins of a hub. Use it on one event loop.
 
     entries: the enabled plugins, in the order of the plugins file.
-    stop_s: how long stop() waits for all plugins together to end by themselves, in seconds. Then
-        stop() closes the stdin of the plugins that still run, and sends them SIGTERM and at last
-        SIGKILL. These three steps together take at most stop_s again.
+    stop_s: how long stop() waits for all plugins together to end by themselves, in seconds. stop()
+        then ends the plugins that still run: it closes their stdin, sends SIGTERM, and at last
+        sends SIGKILL. These three steps together take at most stop_s again.
     on_change: called when a plugin's state, tools or prompts have changed, and when plugins were
         added or removed.
 
@@ -61,12 +61,12 @@ class PluginSet:
         self._put(entries)
 
     def _put(self, entries: Sequence[PluginEntry]) -> list[PluginProcess]:
-        """Set the plugins to those of the entries, and return the plugins that are new.
+        """Make the set contain exactly the plugins of the entries. Returns the new plugins.
 
-        A plugin that exists already is kept, and keeps its old entry: change() replaces the entry.
+        A plugin that exists already keeps its old entry, which change() replaces later.
         """
         # Plugins that use QUIC are started one after the other, because some Go plugins share a
-        # database, and fail if two of them create it at the same time.
+        # database, and fail if two of them create the database at the same time.
         previous: PluginProcess | None = None
         by_id: dict[str, PluginProcess] = {}
         added: list[PluginProcess] = []
@@ -118,7 +118,7 @@ class PluginSet:
 
     def _watch(self) -> None:
         """Watch the files of exactly those plugins that have `watch` in their entries."""
-        # End the watches over plugins that are gone, or whose entries now name other files.
+        # End the watches of plugins that are gone, or whose entries now name other files.
         for id, watch in list(self._watches.items()):
             plugin = self.by_id.get(id)
             if plugin is None or plugin.entry.watch != watch.paths:
@@ -153,12 +153,12 @@ class PluginSet:
         self._on_change()
         for plugin in added:
             plugin.start(environment)
-        changed = [
-            plugin.replace(self._settings(entry), environment)
-            for entry in entries
-            if not is_same(entry, (plugin := self.by_id[entry.id]).entry)
-        ]
-        await asyncio.gather(*changed)
+        replacements = []
+        for entry in entries:
+            plugin = self.by_id[entry.id]
+            if not is_same(entry, plugin.entry):
+                replacements.append(plugin.replace(self._settings(entry), environment))
+        await asyncio.gather(*replacements)
         self._watch()
 
     async def replace(self, id: str) -> None:
@@ -174,7 +174,7 @@ class PluginSet:
         task.add_done_callback(lambda done: self._forget(plugin, done))
 
     def _forget(self, plugin: PluginProcess, done: asyncio.Task[None]) -> None:
-        """Forget a removed plugin when the task that ends it is done, and log its error."""
+        """Forget a removed plugin when the task that ends it is done, and log the task's error."""
         self._retiring.pop(plugin, None)
         if not done.cancelled() and (exc := done.exception()) is not None:
             log.error("%s could not be ended", plugin.id, exc_info=exc)
@@ -196,21 +196,21 @@ class PluginSet:
         await self.by_id[id].stop(until, reason=reason)
 
     async def stop(self) -> None:
-        """End all plugins. A plugin ends before those that it depends on."""
+        """End all plugins. A plugin ends before the plugins that it depends on."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._stop_s
         for watch in self._watches.values():
             watch.close()
         self._watches.clear()
-        # Removed plugins get all the time that their calls need. Now they must end as fast as all
-        # others, so stop() takes the place of their tasks.
+        # The tasks of removed plugins wait until the calls have ended. Now removed plugins must end
+        # as fast as all others, so cancel these tasks, and stop the plugins below.
         retiring = dict(self._retiring)
         for task in retiring.values():
             task.cancel()
         if retiring:
             await asyncio.wait(retiring.values())
-        # The task of a plugin waits for the tasks of its dependents, the plugins that depend on it.
-        # So dependents come first: their tasks must exist when the task of the plugin is created.
+        # The task that stops a plugin waits for the tasks of its dependents, the plugins that
+        # depend on it. These tasks must exist before, so dependents come first.
         stops: dict[PluginProcess, asyncio.Task[None]] = {}
         for plugin in (*retiring, *reversed(self.by_start)):
             dependents = [stops[other] for other in stops if plugin in other.dependencies]
@@ -241,23 +241,22 @@ def sort_by_dependency(entries: Sequence[PluginEntry]) -> list[PluginEntry]:
 
     Raises ValueError if a dependency is missing, or if there is a cycle of dependencies.
     """
-    order: dict[str, PluginEntry] = {}
-    left = {entry.id: entry for entry in entries}
-    while left:
-        id = next((id for id in left if order.keys() >= set(left[id].depends_on)), None)
+    ordered: dict[str, PluginEntry] = {}
+    remaining = {entry.id: entry for entry in entries}
+    while remaining:
+        # The next entry is the first one whose dependencies are all in `ordered`.
+        id = next((id for id in remaining if ordered.keys() >= set(remaining[id].depends_on)), None)
         if id is None:
             raise ValueError(
-                f"{', '.join(left)}: a dependency is missing, or the dependencies form a cycle"
+                f"{', '.join(remaining)}: a dependency is missing, or the dependencies form a cycle"
             )
-        order[id] = left.pop(id)
-    return list(order.values())
+        ordered[id] = remaining.pop(id)
+    return list(ordered.values())
 
 
 def _shutdown_timeouts(within_s: float) -> ShutdownTimeouts:
-    """Return the timeouts for killing a process, which are `within_s` seconds together.
-
-    A process that ends when its stdin is closed does so fast, so this step gets least time.
-    """
+    """Return the timeouts of the three steps that end a process, `within_s` seconds together."""
+    # A process that ends because its stdin is closed ends fast, so this step gets the least time.
     return ShutdownTimeouts(
         stdin_closed_s=0.2 * within_s, terminated_s=0.4 * within_s, killed_s=0.4 * within_s
     )

@@ -8,9 +8,10 @@
         socket: true
 
 The Go implementation reads the same format, without the keys that this package adds, such as
-`socket`. It ignores unknown keys and invalid values, which are errors in this package. An error
-names the file, the line and the key. In the Go implementation, `tcp_addr` configures a listener
-without encryption. This package has no such listener, and ignores this key with a warning.
+`socket`. The Go implementation ignores unknown keys and invalid values. In this package they are
+errors, which name the file, the line and the key. The key `tcp_addr` configures a listener without
+encryption in the Go implementation. This package has no such listener, and ignores the key with a
+warning.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class PluginsFile(Struct, frozen=True):
         return tuple(entry for entry in self.plugins if entry.enabled)
 
     def log_notes(self, log: logging.Logger) -> None:
-        """Log the warnings, and the ids of plugins that are not started: those not `enabled`."""
+        """Log the warnings, and the ids of the plugins that are not `enabled`."""
         for warning in self.warnings:
             log.warning("%s", warning)
         for entry in self.plugins:
@@ -97,6 +98,7 @@ def read_plugins(path: str | os.PathLike[str]) -> PluginsFile:
         node = read_node(data, max_depth=MAX_DEPTH, aliases=True)
     except InvalidYaml as exc:
         location = str(path) if exc.line is None else f"{path}:{exc.line}"
+        # The text of a YamlLimit is a predicate, such as "is nested too deeply".
         problem = f"it {exc}" if isinstance(exc, YamlLimit) else exc
         raise InvalidPluginsFile(f"{location}: expected YAML: {problem}") from None
     if node is None:
@@ -124,12 +126,12 @@ def _read_file(value: YamlValue) -> PluginsFile:
     _check_ids(value.file, entries)
     _check_dependencies(value.file, entries)
     return PluginsFile(
-        value.file,
-        members.read("listen_addr", YamlValue.address),
-        certs_dir,
-        entries,
-        tuple(warnings),
-        members.read("cluster", _read_cluster),
+        path=value.file,
+        listen_addr=members.read("listen_addr", YamlValue.address),
+        certs_dir=certs_dir,
+        plugins=entries,
+        warnings=tuple(warnings),
+        cluster=members.read("cluster", _read_cluster),
     )
 
 
@@ -189,18 +191,18 @@ def _find_cycle(start: str, by_id: Mapping[str, PluginEntry], acyclic: set[str])
     acyclic: ids of plugins that are known to reach no cycle. The search adds ids to it.
     """
     # A depth-first search. `path` leads from the start to the current plugin. For each plugin on
-    # the path, `left` has its dependencies that remain to be visited.
+    # the path, `unvisited` has the dependencies of this plugin that remain to be visited.
     path: list[str] = [start]
-    left = [list(by_id[start].depends_on)]
-    while left:
-        if not left[-1]:
-            left.pop()
+    unvisited = [list(by_id[start].depends_on)]
+    while unvisited:
+        if not unvisited[-1]:
+            unvisited.pop()
             acyclic.add(path.pop())
             continue
-        id = left[-1].pop()
+        id = unvisited[-1].pop()
         if id in path:
             return [*path[path.index(id) :], id]
         if id not in acyclic:
             path.append(id)
-            left.append(list(by_id[id].depends_on))
+            unvisited.append(list(by_id[id].depends_on))
     return []
