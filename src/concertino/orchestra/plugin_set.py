@@ -153,12 +153,10 @@ class PluginSet:
         self._on_change()
         for plugin in added:
             plugin.start(environment)
-        replacements = []
-        for entry in entries:
-            plugin = self.by_id[entry.id]
-            if not is_same(entry, plugin.entry):
-                replacements.append(plugin.replace(self._settings(entry), environment))
-        await asyncio.gather(*replacements)
+        changed = [entry for entry in entries if not is_same(entry, self.by_id[entry.id].entry)]
+        await asyncio.gather(
+            *(self.by_id[entry.id].replace(self._settings(entry), environment) for entry in changed)
+        )
         self._watch()
 
     async def replace(self, id: str) -> None:
