@@ -1,7 +1,7 @@
 """Converts sampling requests of MCP to chat completions, and answers of models to MCP results.
 
-An AI provider (ai_provider.py) is a plugin whose tools ask a model. It asks the model with a chat
-completion. This is the format of OpenAI's API, which Gemini and local servers also understand.
+An AI provider (ai_provider.py) is a plugin whose tools send requests to a model. The requests are
+chat completions of OpenAI's API, which Gemini and local servers also understand.
 Sources: 2026-07-28 client/sampling; platform.openai.com/docs/api-reference/chat.
 """
 
@@ -40,7 +40,7 @@ class ChatAnswer(Struct, frozen=True):
     text: the text of the answer; may be empty.
     finish_reason: why the answer ends, such as "stop" or "length".
     tool_calls: (id, name, arguments as JSON) of each tool call that the model requests.
-    refusal: the model's text if it refuses to answer; "" if it does not.
+    refusal: the text with which the model refuses to answer; "" if the model does not refuse.
     """
 
     model: str
@@ -58,8 +58,8 @@ class ChatStream:
     parameters: the parameters of the request, from chat_parameters().
 
     Attribute:
-    is_refused: whether the provider has refused the request, so that it costs no tokens. The code
-        that sends the request sets it.
+    is_refused: whether the provider has refused the request. The code that sends the request sets
+        it. count_tokens() then returns 0.
     """
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
@@ -70,18 +70,19 @@ class ChatStream:
         # The index of a tool call in the answer -> its id, name and arguments as far as received.
         self._calls: dict[int, list[str]] = {}
         self._model = self._finish = ""
-        # The SDK's object with the numbers of tokens, which the last chunk has. Its type is Any,
-        # because the SDK may not be installed.
+        # The SDK's object with the numbers of tokens, from the last chunk. Its type is Any, because
+        # the SDK may not be installed.
         self._usage: Any = None
 
     def add(self, chunk: Any) -> str:
-        """Add a chunk, and return the piece of the answer's text in it; "" if it has none.
+        """Add a chunk, and return the piece of the answer's text in the chunk; "" without text.
 
         chunk: an object of the SDK. Its type is Any, because the SDK may not be installed.
         """
         self._model, self._usage = chunk.model or self._model, chunk.usage or self._usage
         text = ""
-        # Only one answer was requested. The last chunk, with the numbers of tokens, has none.
+        # A chunk has one choice, because only one answer was requested. The last chunk, with the
+        # numbers of tokens, has none.
         for choice in chunk.choices[:1]:
             self._finish = choice.finish_reason or self._finish
             delta = choice.delta
@@ -107,15 +108,16 @@ class ChatStream:
     def count_tokens(self) -> tuple[int, int]:
         """Return how many tokens the request has, and how many the answer has so far.
 
-        The provider says these numbers in its last chunk. A stream that was cancelled or cut off
-        does not have this chunk, and some servers never send it. Then this method estimates the
-        numbers, because the provider has produced the tokens: a caller must not get answers for
-        nothing by cancelling them. If the request was refused, both numbers are 0.
+        Returns the numbers in the provider's last chunk. Without this chunk, because the stream was
+        cancelled or cut off or the server never sends it, returns estimates. If the provider has
+        refused the request, both numbers are 0.
         """
         if self._usage is not None:
             return self._usage.prompt_tokens or 0, self._usage.completion_tokens or 0
         if self.is_refused:
             return 0, 0
+        # The provider has produced the tokens of a cancelled answer, too. They must count, so that
+        # a caller does not get answers for nothing by cancelling them.
         parts = [*self._texts, *self._refusals, *("".join(call) for call in self._calls.values())]
         return estimate("\n".join(_find_texts(self._parameters))), estimate("".join(parts))
 
@@ -137,8 +139,8 @@ def _find_texts(value: object) -> Iterator[str]:
 def chat_parameters(request: Sampling) -> dict[str, Any]:
     """Convert a sampling request to the parameters of a chat completion.
 
-    The caller must add the parameters for the model and for the limit of tokens, because the name
-    of the second one depends on the provider.
+    The caller must add the model and the limit of tokens. The parameter for this limit has another
+    name at each provider.
     Raises ToolError for content that chat completions do not support.
     """
     messages: list[dict[str, Any]] = []
@@ -171,8 +173,8 @@ def chat_parameters(request: Sampling) -> dict[str, Any]:
 def _chat_messages(message: SamplingMessage) -> list[dict[str, Any]]:
     """Return the chat messages for one MCP message.
 
-    A message with results of tools becomes one chat message for each result. Any other message
-    becomes one chat message.
+    A message with results of tools becomes one chat message for each result; other content in it
+    is left out. Any other message becomes one chat message.
     """
     blocks = message.content if isinstance(message.content, list) else [message.content]
     results = [
@@ -209,7 +211,10 @@ def _chat_messages(message: SamplingMessage) -> list[dict[str, Any]]:
 
 
 def _chat_part(block: SamplingContent) -> dict[str, Any]:
-    """Return a content block of MCP as a content part of a chat message. Raises ToolError."""
+    """Return a content block of MCP as a content part of a chat message.
+
+    Raises ToolError for another block than a text or an image.
+    """
     if isinstance(block, TextContent):
         return {"type": "text", "text": block.text}
     if isinstance(block, ImageContent):

@@ -4,15 +4,15 @@ A hub runs plugins, and passes on the events that they publish. A HubBackend (hu
 the tools of these plugins to MCP clients. Its clients get two kinds of events:
 
 - When a stored document or a resource of an MCP server changes, clients that have subscribed to it
-  get notifications/resources/updated. The plugin that runs the MCP server must subscribe to the
-  resource at the server. So ClientEvents regularly publishes an event with the URIs to which
-  clients have subscribed. Plugins with MCP servers read these URIs (mcp_updates.py).
-- A client of an MCP revision before 2026-07-28 that declares the experimental capability
-  `orchestra/events` gets the events of its topics as `notifications/event`, with the fields that
-  the Go implementation sends.
+  get notifications/resources/updated. An MCP server reports changes only to the plugin that runs
+  it, and only if this plugin has subscribed. So ClientEvents regularly publishes an event with the
+  URIs to which clients have subscribed, for these plugins (mcp_updates.py).
+- In revisions of MCP before 2026-07-28, a client may declare the experimental capability
+  `orchestra/events` with a list of topics. It gets the events of these topics as
+  `notifications/event`, with the fields that the Go implementation sends.
 
 ClientEvents reads the events from a stream of the hub (hub_events.py), which is open only while a
-client wants events. A hub of the Go implementation refuses the stream.
+client needs events. A hub of the Go implementation refuses the stream.
 """
 
 from __future__ import annotations
@@ -54,23 +54,24 @@ log = logging.getLogger("concertino.orchestra")
 CAPABILITY = "orchestra/events"
 # The time limit of a stream, after which the next one is opened, in seconds.
 STREAM_S = 24 * 3600.0
-# The pause before the next attempt to open a stream, in seconds. If the hub has no streams of
-# events, like one of the Go implementation, the pause is UNSUPPORTED_S: the hub may be replaced by
-# a newer one.
-RETRY_S, UNSUPPORTED_S = 1.0, 600.0
+# The pause before the next attempt to open a stream, in seconds.
+RETRY_S = 1.0
+# The pause if the hub has no streams of events, as a hub of the Go implementation. The next attempt
+# is made in case the hub has been replaced by a newer one.
+UNSUPPORTED_S = 600.0
 
 # The topic of the events that name the resources of MCP servers to which clients have subscribed.
 WATCHED_TOPIC = "resources.watched"
-# Such an event is published every REPEAT_S seconds. A plugin forgets the resources after FORGET_S
-# without one, because the process that published the events may have been killed.
+# Such an event is published every REPEAT_S seconds. A plugin forgets the resources if no such event
+# arrives for FORGET_S seconds, because the process that published them may have been killed.
 REPEAT_S, FORGET_S = 30.0, 100.0
 # The time limit for publishing such an event, in seconds.
 PUBLISH_S = 10.0
 # The largest number of resources in such an event.
 MAX_WATCHED = 1000
 
-# The types of functions that send a request to the hub, with a time limit in seconds. OpenStream
-# returns None while the hub is down.
+# Functions that send a request to the hub. The second argument is the time limit in seconds.
+# OpenStream returns None while the hub is down.
 Ask = Callable[[PluginRequest, float], Awaitable[PluginResponse]]
 OpenStream = Callable[[PluginRequest, float], ResponseStream | None]
 
@@ -78,17 +79,17 @@ OpenStream = Callable[[PluginRequest, float], ResponseStream | None]
 class ClientEvents:
     """Sends the events of a hub to MCP clients. A HubBackend owns it, and calls close() at the end.
 
-    While a client wants events, a task reads them from the hub.
-
-    ask: sends a request to the hub, with a time limit in seconds, and returns the response.
-    open_stream: sends a stream_start, which begins a stream of events, to the hub, with a time
-        limit in seconds. It returns a generator of the responses; None while the hub is down.
+    ask: sends a request to the hub, and returns the response. The second argument is the time limit
+        in seconds.
+    open_stream: sends a stream_start, which begins a stream of events, to the hub. The second
+        argument is the time limit of the stream in seconds. Returns an async generator of the
+        responses; None while the hub is down.
     """
 
     def __init__(self, ask: Ask, open_stream: OpenStream) -> None:
         self._ask = ask
         self._open_stream = open_stream
-        # Gets the updates of resources; None until start().
+        # Notifies the clients of changed resources; None before start().
         self._outlet: Notifier | None = None
         # The URIs to which clients have subscribed, see watch().
         self._watched: frozenset[str] = frozenset()
@@ -104,7 +105,7 @@ class ClientEvents:
         self._id = str(uuid.uuid4())
 
     def start(self, outlet: Notifier) -> None:
-        """Set the Notifier that is told of changed resources.
+        """Set the Notifier that gets the changes of resources.
 
         outlet: passes the notifications on to the MCP clients.
         """
@@ -118,8 +119,8 @@ class ClientEvents:
         before = _server_uris(self._watched)
         self._watched = uris
         self._update()
-        # Plugins must know which resources of MCP servers are subscribed to. Changes of stored
-        # documents are reported by the hub itself.
+        # Tell the plugins about resources of MCP servers. The hub itself reports changes of stored
+        # documents.
         now = _server_uris(uris)
         if now != before:
             if self._publishing is not None:
@@ -127,11 +128,10 @@ class ClientEvents:
             self._publishing = asyncio.get_running_loop().create_task(self._publish_uris(now))
 
     def on_call(self, context: Context) -> None:
-        """Find out whether the client of a call wants events, and begin to send them.
+        """Send events to the client of a call from now on, if its capabilities name topics.
 
-        A client says in its capabilities that it wants events, and only the context of a call has
-        the capabilities. HubBackend calls this method for most of the client's calls, but not for
-        `tools/call`, which must be fast.
+        HubBackend calls this method for all calls but `tools/call`, which must be fast.
+        context: the context of the call, which has the client's capabilities.
         """
         session = context.caller.session
         if session is None or session in self._topics:
@@ -148,11 +148,11 @@ class ClientEvents:
         self._update()
 
     def _update(self) -> None:
-        """Start the task that reads events if a client wants them, and end it if none does."""
-        is_wanted = bool(self._watched or self._topics)
-        if is_wanted and self._task is None:
+        """Start the task that reads events if a client needs them, and end it if none does."""
+        is_needed = bool(self._watched or self._topics)
+        if is_needed and self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._read_events())
-        elif not is_wanted and self._task is not None:
+        elif not is_needed and self._task is not None:
             self._task.cancel()
             self._task = None
 
@@ -168,8 +168,8 @@ class ClientEvents:
     async def _publish_uris(self, uris: list[str]) -> None:
         """Publish the URIs to which clients have subscribed, every REPEAT_S seconds.
 
-        uris: URIs of resources of MCP servers. If there are none, publish one event without URIs,
-            so that plugins forget the earlier ones.
+        uris: URIs of resources of MCP servers. If empty, one event is published, so that plugins
+            forget the URIs of earlier events.
         """
         payload = {"watcher": self._id, "uris": uris}
         while True:
@@ -214,25 +214,25 @@ class ClientEvents:
         return RETRY_S
 
     def _deliver(self, event: EventDelivery) -> None:
-        """Send an event to the clients that want it."""
+        """Send an event to the clients that have subscribed to its resource or its topic."""
         try:
             payload = unpack(event.payload, event.payload_json)
         except InvalidStruct as exc:
             log.warning("an event of %s cannot be read: %s", event.topic, exc)
             return
-        is_resource = payload.get("storage_type") == RESOURCES
+        # Clients need not know to which resources other clients have subscribed.
         if event.topic == WATCHED_TOPIC:
-            # Clients need not know what other clients watch.
             return
         # Plugins report changes of the resources of MCP servers. Only the hub itself reports
-        # changes of stored documents, in events without a source. So a plugin cannot forge them.
+        # changes of stored documents. Its events have no source, so a plugin cannot forge them.
+        is_resource = payload.get("storage_type") == RESOURCES
         if event.topic == STORAGE_TOPIC and (is_resource or not event.source_plugin):
             uri = str(payload.get("path")) if is_resource else _document_uri(payload)
             if uri in self._watched and self._outlet is not None:
                 self._outlet.report_update(uri)
+        # An event with an audience is for one user, and the users of these clients are not known.
+        # Only events/poll and events/stream (mcp_events.py) send it.
         if event.audience:
-            # The event is for one user, but it is not known which users these clients have. Only
-            # events/poll and events/stream (mcp_events.py) send such an event.
             return
         params = {
             "topic": event.topic,
@@ -258,9 +258,9 @@ def _wanted_topics(capabilities: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _server_uris(uris: frozenset[str]) -> list[str]:
-    """Return the URIs that belong to MCP servers, sorted: all URIs but those of stored documents.
+    """Return the URIs of resources of MCP servers, sorted, at most MAX_WATCHED.
 
-    Returns at most MAX_WATCHED of them.
+    uris: also contains URIs of stored documents, which begin with SCHEME.
     """
     return sorted(uri for uri in uris if not uri.startswith(SCHEME))[:MAX_WATCHED]
 
@@ -269,8 +269,8 @@ def _document_uri(payload: Mapping[str, Any]) -> str:
     """Return the URI of the resource for a document that has changed.
 
     payload: the payload of an event of STORAGE_TOPIC, which names the document.
-    Returns "" if the document is not offered as a resource, because its storage type is not the
-    default one.
+    Returns "" for a document of another storage type than DEFAULT_STORAGE, because it is not
+    offered as a resource.
     """
     path = payload.get("path")
     if payload.get("storage_type") != DEFAULT_STORAGE or not isinstance(path, str):

@@ -1,8 +1,8 @@
 """EmbeddedHub: an MCP server with a hub in the same process, for `concertino serve plugins.yaml`.
 
 A hub starts plugins, programs with tools, and forwards calls to them. Each MCP client that starts
-such a server has a hub and plugins of its own. The hub listens for its own plugins only, so the
-hubs of several servers do not disturb each other.
+such a server has its own hub and its own plugins. The hub accepts connections from its plugins
+only, so several such servers can run at the same time.
 """
 
 from __future__ import annotations
@@ -40,17 +40,19 @@ class EmbeddedHub(HubBackend):
 
         server = EmbeddedHub(read_plugins("plugins.yaml"))
 
-    file: the plugins file. Its changes are applied while the hub runs (plugins_reload.py).
+    file: the content of the plugins file. Changes of the file are applied while the hub runs
+        (plugins_reload.py).
     trust: whether changes of the file are applied without the user's approval.
     poll_s: the time between two checks of the file for changes, in seconds.
 
     Attribute:
-    cluster: the address of the hub's NATS cluster; None for the one in the file.
+    cluster: the address of the NATS cluster that the hub joins; None for the address in the file.
+        Set it before start().
     """
 
     def __init__(self, file: PluginsFile, *, trust: bool = False, poll_s: float = POLL_S) -> None:
-        # There is no function to forward serialized calls, because there is no connection to the
-        # hub: `ask` calls it directly.
+        # No function to forward serialized calls is needed, because there is no connection to the
+        # hub: `ask` calls the hub directly.
         super().__init__(self._ask_hub, stream=self._stream_from_hub)
         self.cluster: str | None = None
         self._file = file
@@ -64,20 +66,20 @@ class EmbeddedHub(HubBackend):
         """Begin to start the plugins, without waiting for them: each call waits for its plugin.
 
         outlet: passes notifications on to the MCP clients.
-        Raises OSError, ValueError and CertificateError when the hub cannot listen, and Disconnected
-        when it cannot reach its cluster.
+        Raises OSError, ValueError or CertificateError if the hub cannot listen, and Disconnected if
+        the hub cannot reach its cluster.
         """
         await super().start(outlet)
         self._file.log_notes(log)
         self._hub = Hub(self._file, is_private=True, cluster=self.cluster, stop_s=STOP_S)
-        # refresh() notifies the clients only of a list that a client has got in an older version.
+        # refresh() notifies the clients only of lists that have changed since a client got them.
         self._hub.on_change = lambda _: self._run(self.refresh())
         await self._hub.launch()
         self._run(self._hub.settle())
         self._reload = self._make_reload(self._hub)
         self._reload.open()
-        # In `concertino serve`, the whole process is this server, and `concertino hub` can show and
-        # control the hub. It cannot do so for a hub that is only a part of another Python program.
+        # `concertino hub` can show and control the hub if the whole process is this server, as in
+        # `concertino serve`. It cannot do so if the hub is a part of another Python program.
         if entry.is_program():
             self._control = HubControl(self._hub)
             await self._control.open(os.environ)

@@ -1,10 +1,10 @@
 """HubControl: lets `concertino hub` see and manage the plugins of a running hub.
 
-A hub starts plugins, programs with tools, and forwards requests to them. It also listens at a Unix
-socket, in a directory that only this user can enter. The command `concertino hub`, the client,
+A hub starts plugins, programs with tools, and forwards requests to them. HubControl listens at a
+Unix socket in a directory that only this user can enter. The client, the command `concertino hub`,
 finds the socket in this directory. It sends a ControlRequest as one line of JSON, and gets a
-ControlAnswer. The name of the socket contains the id and the start time of the hub's process, so
-that sockets of killed hubs are recognized.
+ControlAnswer as JSON. The name of the socket contains the id and the start time of the hub's
+process, so that the client recognizes sockets of killed hubs.
 """
 
 from __future__ import annotations
@@ -51,10 +51,13 @@ FOLDER = "hubs"
 MAX_LINES, MAX_LINE = 200, 1000
 # The largest request and the largest answer, in bytes.
 MAX_REQUEST, MAX_ANSWER = 2**16, 2**22
-# Time limits in seconds: for the hub to receive a request; for the client to wait for the answer to
-# "ps" and "logs", which the hub has at once; and for the answer to "restart" and "stop", before
-# which the hub must end a plugin.
-REQUEST_S, QUICK_S, CHANGE_S = 5.0, 5.0, 60.0
+# Time limits in seconds.
+# For the hub to receive a request.
+REQUEST_S = 5.0
+# For the client to wait for the answer to "ps" and "logs", which the hub has at once.
+QUICK_S = 5.0
+# For the client to wait for the answer to "restart" and "stop", which end a plugin first.
+CHANGE_S = 60.0
 
 Command = Literal["ps", "restart", "stop", "logs"]
 
@@ -62,9 +65,12 @@ Command = Literal["ps", "restart", "stop", "logs"]
 class ControlRequest(Struct, frozen=True):
     """A request that `concertino hub` sends to a hub.
 
-    command: "ps" returns the state of plugins; "restart" and "stop" restart or stop one plugin;
-        "logs" returns the latest log lines of one plugin.
-    plugin: the id of a plugin; with "ps", "" stands for all plugins.
+    command: what the hub must do:
+        - "ps": return the state of one or all plugins.
+        - "restart": restart one plugin.
+        - "stop": stop one plugin.
+        - "logs": return the latest log lines of one plugin.
+    plugin: the id of the plugin; with "ps", "" for all plugins.
     """
 
     command: Command
@@ -74,22 +80,23 @@ class ControlRequest(Struct, frozen=True):
 class PluginStatus(Struct, frozen=True):
     """The state of a plugin, as `concertino hub` shows it.
 
-    state: "waiting", "starting", "running", "backing-off" (a new start follows after a pause),
-        "stopping", "stopped", or "withheld" for a plugin that the hub has not started yet, for
-        example because the user has not approved its entry in the plugins file.
-    pid: the id of its process; 0 while it does not run.
+    state: one of the states of a PluginProcess (plugin_process.py), such as "running" or
+        "backing-off" (the hub starts the plugin again after a pause). "withheld" for a plugin that
+        the hub has not started yet, for example because the user has not approved its entry in the
+        plugins file.
+    pid: the id of the plugin's process; 0 while no process runs.
     calls: how many calls are in progress.
-    restarts: how many times the hub has started it again.
-    tools: how many tools it has.
-    reason: why it does not run. If it runs: why a change of its entry in the plugins file is not
-        applied yet. Empty if there is nothing to say.
-    calls_total: how many calls it has got since the start of the hub.
-    health: the problem that the last health ping has reported, such as "DEGRADED the disk is full";
-        empty if it is healthy.
-    last_error, last_error_s: why its last process ended, and how many seconds ago. Without such an
-        end, last_error is empty, and last_error_s means nothing.
-    failed_change: why the plugin does not start in its changed form, while its old process still
-        runs; empty if there is no such change.
+    restarts: how many times the hub has started the plugin again.
+    tools: how many tools the plugin has.
+    reason: why the plugin does not run. If it runs, why a change of its entry in the plugins file
+        is not applied yet; empty if there is no such change.
+    calls_total: how many calls the plugin has got since the start of the hub.
+    health: the problem in the plugin's answer to the last health ping, such as "DEGRADED the disk
+        is full"; empty if the plugin is healthy.
+    last_error: why the plugin has failed last, at its start or later; empty if it has not failed.
+    last_error_s: how many seconds ago that was; without meaning if last_error is empty.
+    failed_change: why the changed code or entry of the plugin does not start, while its old process
+        still runs; empty if there is no such change.
     """
 
     id: str
@@ -136,17 +143,18 @@ class _LogTails(logging.Handler):
         self._lines: dict[str, deque[str]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        # Each plugin has a logger of its own, with its id after the name of the hub's logger.
+        # Each plugin has its own logger, with its id after the name of the hub's logger.
         id = record.name.removeprefix(f"{LOGGER}.")
         plugins = self._plugins()
-        if id in plugins:
-            if id not in self._lines:
-                # Drop the lines of plugins that the file does not have any more.
-                for gone in [other for other in self._lines if other not in plugins]:
-                    del self._lines[gone]
-            text = f"[{record.levelname}] {redactor().text(record.getMessage())}"
-            lines = self._lines.setdefault(id, deque(maxlen=MAX_LINES))
-            lines.append(shorten(text, MAX_LINE))
+        if id not in plugins:
+            return
+        if id not in self._lines:
+            # Drop the lines of plugins that were removed from the file.
+            for other in [other for other in self._lines if other not in plugins]:
+                del self._lines[other]
+        text = f"[{record.levelname}] {redactor().text(record.getMessage())}"
+        lines = self._lines.setdefault(id, deque(maxlen=MAX_LINES))
+        lines.append(shorten(text, MAX_LINE))
 
     def read(self, id: str) -> tuple[str, ...]:
         """Return the lines of a plugin, the oldest first."""
@@ -173,8 +181,7 @@ class HubControl:
     async def open(self, environment: Mapping[str, str]) -> None:
         """Listen at a Unix socket, in the first possible directory that this user can write.
 
-        If there is no such directory, `concertino hub` will not find this hub, which is only
-        logged.
+        If there is no such directory, logs a message, and does not listen.
         environment: the environment variables of this process. Some of them, such as
             XDG_RUNTIME_DIR, say where the directories may be.
         """
@@ -244,26 +251,27 @@ class HubControl:
         plugins = self._hub.plugins
         statuses = [
             PluginStatus(
-                plugin.id,
-                plugin.state,
-                plugin.pid or 0,
-                plugin.calls,
-                plugin.restarts,
-                len(plugin.features.tools),
+                id=plugin.id,
+                state=plugin.state,
+                pid=plugin.pid or 0,
+                calls=plugin.calls,
+                restarts=plugin.restarts,
+                tools=len(plugin.features.tools),
                 # A plugin whose change is withheld runs as before the change.
-                redactor().text(plugin.reason or withheld.get(plugin.id, "")),
-                plugin.record.calls,
-                redactor().text(plugin.health),
-                redactor().text(plugin.record.last_error),
-                max(0.0, time.time() - plugin.record.last_error_at),
-                redactor().text(plugin.record.failed_change),
+                reason=redactor().text(plugin.reason or withheld.get(plugin.id, "")),
+                calls_total=plugin.record.calls,
+                health=redactor().text(plugin.health),
+                last_error=redactor().text(plugin.record.last_error),
+                last_error_s=max(0.0, time.time() - plugin.record.last_error_at),
+                failed_change=redactor().text(plugin.record.failed_change),
             )
             for plugin in plugins.values()
             if id in ("", plugin.id)
         ]
         if not id:
-            not_started = [(name, why) for name, why in withheld.items() if name not in plugins]
-            statuses += [PluginStatus(name, "withheld", reason=why) for name, why in not_started]
+            for name, reason in withheld.items():
+                if name not in plugins:
+                    statuses.append(PluginStatus(name, "withheld", reason=reason))
         return statuses
 
 
@@ -293,9 +301,9 @@ def find_hubs(environment: Mapping[str, str]) -> dict[int, Path]:
 
 
 def ask_hub(path: Path, request: ControlRequest) -> ControlAnswer:
-    """Send a request to a hub, and block until it answers. Return the answer.
+    """Send a request to a hub, block until the hub answers, and return the answer.
 
-    Each read waits at most QUICK_S (5 s), or CHANGE_S (60 s) if the request restarts or stops a
+    Waits at most 5 s for each piece of the answer, or 60 s if the request restarts or stops a
     plugin.
     path: the path of the hub's socket, from find_hubs().
     Raises OSError if the hub does not answer or belongs to another user.

@@ -5,14 +5,15 @@ A hub runs plugins. A bridge is an MCP server that forwards the calls of its cli
     plugin   --Publish-->            hub   --Publish-->                              plugin
                                            --StreamChunk with an EventDelivery-->    bridge
 
-A plugin gets an event as a request, as from a hub of the Go implementation. Its response is the
-acknowledgement. An event without acknowledgement is sent again, also if the plugin was restarted
-meanwhile. So an event arrives at least once while the hub runs, unless the EventLog has dropped it.
+A plugin gets an event as a request, as from a hub of the Go implementation. The plugin's response
+is the acknowledgement. Without it, the hub sends the event again, even after a restart of the
+plugin. So an event arrives at least once while the hub runs, unless the EventLog (event_log.py),
+which holds the latest events, has dropped it.
 
 The hub cannot send requests to a bridge, so the bridge opens a stream and gets events on it. When a
 bridge opens its next stream, it names the last event that it has received.
 
-A bridge can also ask for *positions*. A position is a message without an event. It has the cursor
+A bridge can also request *positions*. A position is a message without an event: it has the cursor
 of the last event that the hub has compared with the bridge's filters. So the bridge can name a
 recent event for its next stream even if no event has passed the filters for a long time.
 Source: the Orchestra plugin protocol, "Events".
@@ -53,7 +54,7 @@ log = logging.getLogger("concertino.hub")
 # The content type of chunks that are events.
 EVENT_TYPE = "application/x-orchestra-event"
 # The topic of the hub's own events: a document was written or deleted through the hub. The source
-# of these events is empty, which no plugin can imitate.
+# of these events is empty. Events of plugins always have a source.
 STORAGE_TOPIC = "storage.changed"
 # How many subscriptions a plugin may have at the same time.
 MAX_SUBSCRIPTIONS = 256
@@ -61,7 +62,7 @@ MAX_SUBSCRIPTIONS = 256
 # seconds.
 ACKNOWLEDGE_S = 30.0
 RETRY_S = 1.0
-# How often a position is sent while there are no events, in seconds.
+# The time between two positions while there are no events, in seconds.
 POSITION_S = 15.0
 # The error codes of a subscription that is not valid, and of a subscription to a topic that does
 # not exist.
@@ -88,8 +89,8 @@ class HubEvents:
         """Share the events with all hubs of a NATS cluster. Call it before there are subscriptions.
 
         From now on, the subscribers of each hub get the events of all hubs. If the servers have no
-        JetStream, or do not let this hub use it, a warning is logged, and the subscribers of this
-        hub get the events of this hub only.
+        JetStream (the stored streams of NATS), or do not let this hub use it, logs a warning. The
+        subscribers of this hub then get the events of this hub only.
         """
         shared = ClusterLog(cluster)
         try:
@@ -102,7 +103,7 @@ class HubEvents:
     async def publish(self, event: Publish, source: str) -> PluginResponse:
         """Add an event to the log, and return the response to its publisher.
 
-        source: the id of the plugin that publishes it.
+        source: the id of the plugin that publishes the event.
         Returns an error response if the event is not valid or could not be stored.
         """
         try:
@@ -139,8 +140,8 @@ class HubEvents:
     def subscribe(self, plugin: PluginProcess | None, subscribe: Subscribe) -> PluginResponse:
         """Begin to deliver events to a plugin, and return the response to its request.
 
-        plugin: the sender of the request. None if the sender is not a plugin of the hub; the
-            response is then an error, because the hub cannot send requests to it.
+        plugin: the sender of the request; None if the sender is not a plugin of the hub. The hub
+            cannot send requests to such a sender, so the response is an error.
         subscribe: the request, with the id, the topic and the filters of the subscription.
         """
         if plugin is None:
@@ -159,28 +160,28 @@ class HubEvents:
     def unsubscribe(self, plugin: PluginProcess | None, id: str) -> PluginResponse:
         """End a subscription of a plugin, and return the response to the plugin's request.
 
-        plugin: the sender of the request. None if the sender is not a plugin of the hub, and so has
+        plugin: the sender of the request; None if the sender is not a plugin of the hub, and so has
             no subscriptions.
-        id: the id of the subscription. Nothing happens if it does not exist.
+        id: the id of the subscription. It need not exist.
         """
         if plugin is not None:
             self._end([(plugin.id, id)])
         return PluginResponse()
 
     def on_register(self, plugin: PluginProcess, manifest: PluginManifest) -> None:
-        """Replace the subscriptions of a plugin by those in its manifest.
+        """Replace the subscriptions of a plugin by the subscriptions in its manifest.
 
-        A manifest can name subscriptions in two fields. `needs_events` lists topics. The field
-        `subscriptions`, which only plugins of this package have, also contains filters.
+        Subscriptions that are in both continue.
         """
+        # Plugins of this package name subscriptions with their filters. All plugins name topics.
         new = {item.subscription_id: item for item in manifest.subscriptions}
         topics = {item.topic for item in manifest.subscriptions}
         for topic in manifest.needs_events:
             if topic not in topics:
                 id = f"auto-{plugin.id}-{topic}"
                 new[id] = Subscribe(subscription_id=id, topic=topic)
-        # A plugin registers when it starts. So a subscription that is not in the manifest was made
-        # by an earlier process of the plugin.
+        # A plugin registers when it starts. So an earlier process of the plugin has made the
+        # subscriptions that are not in the manifest.
         self._end([key for key in self._deliveries if key[0] == plugin.id and key[1] not in new])
         for subscribe in new.values():
             try:
@@ -194,7 +195,7 @@ class HubEvents:
         self._end([key for key in self._deliveries if key[0] in gone])
 
     def on_plugin_change(self) -> None:
-        """Let deliveries continue that wait for a plugin to run again.
+        """Wake the deliveries that wait for a plugin to run again.
 
         The Hub calls this method whenever the state of a plugin has changed.
         """
@@ -202,7 +203,7 @@ class HubEvents:
         self._changed = asyncio.Event()
 
     def topics(self, plugins: Iterable[PluginManifest]) -> list[str]:
-        """Return all topics that plugins declare, and the topics of all events so far, sorted.
+        """Return the topics that plugins declare, and the topics of all events so far, sorted.
 
         plugins: the manifests of all plugins.
         """
@@ -215,11 +216,10 @@ class HubEvents:
         """Yield the events of a subscription as chunks, without end.
 
         If the subscription is not valid, yields only a stream_end with the error. A subscription
-        with positions must also name a topic that exists (topics()): this tells an MCP client
-        that it has misspelled the topic.
+        with positions is not valid if its topic is not in the result of topics().
         id: the id of the stream.
         subscribe: the topic and the filters of the subscription, the cursor to begin after, and
-            whether the subscriber wants positions.
+            whether to yield positions, too.
         plugins: the manifests of all plugins.
         """
         try:
@@ -227,6 +227,7 @@ class HubEvents:
         except InvalidEvent as exc:
             yield failed_end(id, INVALID, str(exc))
             return
+        # MCP clients request positions. The error tells them that they have misspelled the topic.
         if subscribe.positions and subscribe.topic not in self.topics(plugins):
             yield failed_end(id, UNKNOWN_TOPIC, f"no plugin publishes {subscribe.topic!r}")
             return
@@ -243,12 +244,15 @@ class HubEvents:
         await self._log.close()
 
     def _start(self, plugin: PluginProcess, subscribe: Subscribe) -> None:
-        """Start the task that delivers the events of a subscription. Raises InvalidEvent."""
+        """Start the task that delivers the events of a subscription.
+
+        Raises InvalidEvent if the subscription is not valid, or the plugin has too many.
+        """
         key = plugin.id, subscribe.subscription_id
-        before = self._deliveries.get(key)
-        if before is not None:
+        if key in self._deliveries:
+            before, task = self._deliveries[key]
             # The same subscription of a restarted plugin continues where it was.
-            if before[0] == subscribe and not before[1].done():
+            if before == subscribe and not task.done():
                 return
             self._end([key])
         if sum(id == plugin.id for id, _ in self._deliveries) >= MAX_SUBSCRIPTIONS:
@@ -258,17 +262,18 @@ class HubEvents:
         self._deliveries[key] = subscribe, task
 
     def _end(self, keys: Iterable[tuple[str, str]]) -> None:
-        """End subscriptions. keys: their keys in _deliveries, which may be missing there."""
+        """End the subscriptions with these keys in _deliveries. A key may be missing there."""
         for key in keys:
             if key in self._deliveries:
-                self._deliveries.pop(key)[1].cancel()
+                _, task = self._deliveries.pop(key)
+                task.cancel()
 
     async def _deliver(self, plugin: PluginProcess, reader: EventReader) -> None:
         """Send the events of a subscription to a plugin, each after the previous acknowledgement.
 
         Runs until it is cancelled.
         """
-        # A function that fails with every event must not fill the hub's log.
+        # The RefusalLog limits the log lines, for a plugin that fails with every event.
         failures = RefusalLog(noun="events", verb="not handled")
         try:
             while True:
@@ -285,7 +290,7 @@ class HubEvents:
         """Send an event to a plugin, and wait for the acknowledgement.
 
         failures: gets the reason if the plugin cannot handle the event.
-        Returns False if the event must be sent again, after a pause.
+        Returns False if the event must be sent again. The pause before that has passed.
         """
         # Take the Event before the request, so that a change during the request is not missed.
         changed = self._changed
@@ -302,7 +307,8 @@ class HubEvents:
             log.warning("%s: an event was not acknowledged, and is sent again", plugin.id)
             await asyncio.sleep(RETRY_S)
             return False
-        # Another attempt would fail in the same way, for example if the event is too long.
+        # After any other error, such as an event that is too long, another attempt would fail in
+        # the same way.
         except ConcertinoError as exc:
             failures.add(f"{plugin.id}: an event could not be sent: {exc}")
             return True
@@ -320,9 +326,9 @@ async def _all(reader: EventReader) -> AsyncGenerator[EventDelivery, None]:
 
 
 async def _with_positions(reader: EventReader) -> AsyncGenerator[EventDelivery, None]:
-    """Yield the events of a subscription and its positions, without end.
+    """Yield the events and positions of a subscription, without end.
 
-    Positions come:
+    Positions are yielded:
 
     - at the beginning,
     - before the first event after a gap, where events were lost,
@@ -331,7 +337,8 @@ async def _with_positions(reader: EventReader) -> AsyncGenerator[EventDelivery, 
     """
     loop = asyncio.get_running_loop()
     yield reader.take_position()
-    # When the next position is due. It is due at once, so it comes after the events of the past.
+    # When the next position is due. The first one is due at once, so that it follows the events of
+    # the past.
     due = loop.time()
     while True:
         while reader.has_gap:

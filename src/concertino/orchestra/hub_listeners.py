@@ -1,9 +1,8 @@
 """HubListeners: the addresses at which a hub accepts connections.
 
-A hub starts plugins and forwards requests to them. For these plugins, it listens at a Unix socket
-in a temporary directory, and over QUIC if a plugin cannot use this socket. For bridges and other
-programs, it listens at a public address, which is a Unix socket or QUIC. Hub opens the listeners
-before it starts its plugins.
+A hub starts plugins and forwards requests to them. For these plugins, the hub listens at a Unix
+socket in a temporary directory, and over QUIC if a plugin cannot use this socket. For bridges and
+other programs, the hub listens at a public address, which is a Unix socket or uses QUIC.
 """
 
 from __future__ import annotations
@@ -27,11 +26,12 @@ from concertino.orchestra.rpc_interface import RelayHandler, RequestHandler, Rpc
 
 __all__ = ["HubListeners"]
 
-# The temporary directory for sockets has this prefix. The hub's socket for its plugins lies in it.
+# The beginning of the name of the temporary directory for sockets.
 FOLDER_PREFIX = "orchestra-"
+# The name of the hub's socket for its plugins, in this directory.
 HUB_SOCKET = "hub.sock"
-# A directory that is younger than this, in seconds, is never removed as abandoned, because its hub
-# may still be starting.
+# The age in seconds at which a directory may be removed as abandoned. The hub of a younger
+# directory may still be starting.
 ABANDONED_S = 60.0
 
 
@@ -46,8 +46,8 @@ class HubListeners:
     Attributes:
     addresses: the addresses where the hub listens, without the socket for its plugins.
     folder: the temporary directory for sockets; None while the hub does not listen.
-    environment: the settings that the hub passes to the plugins that it starts, such as the
-        addresses to which they connect; None before open().
+    environment: the settings for the plugins, such as the addresses to which they connect; None
+        before open().
     """
 
     def __init__(self, certificates: Certificates, address: str | None) -> None:
@@ -69,7 +69,9 @@ class HubListeners:
         handler: handles each request that `relay` does not forward.
         relay: called first with each request, to forward it without decoding it.
         needs_network: whether a plugin of the hub uses QUIC.
-        Raises OSError, ValueError and CertificateError. Call close() after these errors, too.
+        Raises OSError if an address cannot be used, ValueError if it is malformed, and
+        CertificateError if the hub's certificate cannot be used. Call close() after these errors,
+        too.
         """
         _remove_abandoned_folders()
         self.folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
@@ -81,10 +83,14 @@ class HubListeners:
             network_address = await self._listen(self._address, handler, relay)
 
         # If all plugins started at once, they would slow each other down, and some would exceed
-        # the time limit for READY.
+        # the time limit for the start.
         starts = asyncio.Semaphore(max(4, 2 * (os.cpu_count() or 1)))
         self.environment = HubEnvironment(
-            self.folder, own.address, network_address, self._certificates, starts
+            folder=self.folder,
+            socket_address=own.address,
+            network_address=network_address,
+            certificates=self._certificates,
+            starts=starts,
         )
         return await self.environment_for(handler, relay, needs_network)
 
@@ -94,16 +100,13 @@ class HubListeners:
         """Listen over QUIC if a plugin needs it, and return the settings for the plugins.
 
         open() calls this method. The Hub calls it again when the plugins file has changed.
-        handler: handles each request that `relay` does not forward.
-        relay: called first with each request, to forward it without decoding it.
-        needs_network: whether a plugin of the hub uses QUIC.
-        Raises OSError, ValueError and CertificateError.
+        The parameters and errors are those of open().
         """
         environment = self.environment
         assert environment is not None, "the hub has not been launched"
         address = environment.network_address
-        # Plugins without a socket need QUIC, even if the hub has no public address or its public
-        # address is a Unix socket.
+        # If the hub has no public address, or a Unix socket as its public address, it does not
+        # listen over QUIC yet.
         if needs_network and (not address or address.startswith("unix:")):
             address = await self._listen("localhost:0", handler, relay)
             environment = self.environment = replace(environment, network_address=address)
@@ -142,10 +145,7 @@ class HubListeners:
 
 
 def _remove_abandoned_folders() -> None:
-    """Remove the directories of this user's hubs that were killed.
-
-    Such a hub does not listen at the socket in its directory any more.
-    """
+    """Remove the directories of this user's hubs that were killed."""
     # mkdtemp() adds eight characters to the prefix.
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}????????"):
         try:
@@ -155,9 +155,9 @@ def _remove_abandoned_folders() -> None:
             with socket.socket(socket.AF_UNIX) as sock:
                 sock.setblocking(False)
                 sock.connect(str(folder / HUB_SOCKET))
-        # Nobody listens at the socket, so its hub was killed.
         except ConnectionRefusedError:
+            # No process listens at the socket any more, so its hub was killed.
             shutil.rmtree(folder, ignore_errors=True)
-        # The hub is alive but busy, or no hub has made this directory.
         except OSError:
+            # The hub is alive but busy, or the directory is not of a hub.
             continue

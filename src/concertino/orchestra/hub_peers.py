@@ -1,9 +1,8 @@
 """is_plugin(), registration_problem(): recognize the plugins of a hub among its peers.
 
 A hub starts plugins and forwards requests to them. A peer is a program that is connected to the
-hub: a plugin, a bridge, which connects MCP clients, or any other program. Over QUIC the hub
-recognizes it by the name in its certificate, and on a Unix socket by its process. Hub uses these
-functions for requests whose answer depends on their sender.
+hub: a plugin, a bridge, which connects MCP clients, or any other program. Over QUIC, the hub
+recognizes a peer by the name in its certificate, and on a Unix socket by its process.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ __all__ = ["is_plugin", "registration_problem"]
 
 
 def is_plugin(peer: RemotePeer, plugin: PluginProcess) -> bool:
-    """Return whether a peer is this plugin of the hub.
-
-    The name in the peer's certificate decides, or, on a Unix socket, the peer's process.
-    """
-    return _is_process_of(peer, plugin) if peer.name is None else peer.may_register_as(plugin.id)
+    """Return whether a peer is this plugin of the hub."""
+    # Only a peer on a Unix socket has no name.
+    if peer.name is None:
+        return _is_process_of(peer, plugin)
+    return peer.may_register_as(plugin.id)
 
 
 def registration_problem(id: str, peer: RemotePeer, plugins: Mapping[str, PluginProcess]) -> str:
     """Return the reason why a peer may not register as a plugin; empty if it may.
 
     - Over QUIC, the name in the peer's certificate must allow the id.
-    - On a Unix socket, if the id is that of a plugin of the hub, the peer must be a process that
+    - On a Unix socket, if the id is the id of a plugin of the hub, the peer must be a process that
       the hub has started for this plugin.
     - On a Unix socket, any other id is allowed, unless the peer is a process that the hub has
       started for a plugin.
@@ -39,7 +38,7 @@ def registration_problem(id: str, peer: RemotePeer, plugins: Mapping[str, Plugin
     """
     plugin = plugins.get(id)
     if plugin is None:
-        # Without a process id, _is_process_of() would be True for any plugin.
+        # Without the peer's process id, _is_process_of() would be True for any plugin.
         if peer.pid is not None:
             for other in plugins.values():
                 if _is_process_of(peer, other):

@@ -7,10 +7,10 @@
         GITHUB_TOKEN:
       enabled: true
 
-The hub starts a plugin for such an entry (mcp_plugin.py). The plugin runs the MCP server. The hub
-tells the plugin which server, in the form of a server file: JSON such as in `mcp.json`, here with
-one server. Most keys of the entry have the same names and values as in a server file, so the code
-for server files checks them (proxy/server_file.py). plugin_entries.py calls read_mcp_entry().
+The hub starts a plugin for such an entry, which runs the MCP server (mcp_plugin.py). The hub sends
+the plugin a description of the server in the form of a server file: JSON as in `mcp.json`, with
+this one server. Most keys of the entry have the same names and values as in a server file, so the
+code for server files checks them (proxy/server_file.py).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FILE, SERVER = "file", "server"
 OPTIONS = "x-concertino"
 # The keys of an MCP server's entry that the entries of other plugins do not have.
 MCP_MEMBERS = ("command", "url", "headers", "cwd", OPTIONS)
-# Options that a plugin cannot have, because they need the user's approvals or the cache that only
+# Options that a plugin cannot have. They need the user's approvals or the cache, which only
 # `concertino serve mcp.json` has.
 UNSUPPORTED_OPTIONS = ("pin", "cache", "lazy")
 
@@ -61,14 +61,15 @@ def read_mcp_entry(
     id: the plugin's id, which becomes the name of the server.
     members: the keys of the entry and their values. Keys that all plugins have, such as `enabled`,
         are ignored.
-    env: the environment variables of the entry, as name -> value. A value None means that the
-        hub's environment has the value.
+    env: the environment variables of the entry, as name -> value. None stands for the value in the
+        hub's environment.
     command: the words of the command if the entry has no key `command`.
     Raises InvalidPluginsFile, with the line of the mistake.
     """
     entry = members.owner
-    # Collect the keys of the server file. `command`, `args` and `env` have other forms there: one
-    # program, a list of words, and `${NAME}` for a value of the hub's environment.
+    # Collect the keys for the server file. Three keys have another form in a server file: `command`
+    # is only the program, `args` is a list of words, and `env` has `${NAME}` for a value in the
+    # hub's environment.
     values = {
         name: _to_value(value.node)
         for name, value in members.by_name.items()
@@ -100,7 +101,7 @@ def read_mcp_entry(
         # Only check the entry. The result is not needed, because the plugin reads the JSON again.
         read_server_entry(str(entry.file), id, member, entry.label)
     except InvalidServerFile as exc:
-        # Remove the column from the message, because it is not the real one: see _to_value().
+        # Remove the column from the message, because it is always 1 (_to_value()).
         place, _, problem = str(exc).partition(":1: ")
         raise InvalidPluginsFile(f"{place}: {problem}") from None
     if (options := members.by_name.get(OPTIONS)) is not None:
@@ -117,11 +118,11 @@ def read_mcp_entry(
 
 
 def bridge_command(address: str, certs_dir: str | None) -> list[str]:
-    """Return the words of the command that starts the bridge to another hub.
+    """Return the words of the command that starts a bridge to a hub.
 
-    The bridge is an MCP server that offers the tools of that hub (bridge.py).
-    address: the address of that hub.
-    certs_dir: the directory of the bridge's certificate; None for the default one.
+    A bridge is an MCP server that offers the tools of the hub (bridge.py).
+    address: the address of the hub.
+    certs_dir: the directory of the bridge's certificate; None for the default directory.
     """
     words = [sys.executable, "-m", "concertino", "bridge", f"--orchestrator-addr={address}"]
     return words if certs_dir is None else [*words, f"--certs-dir={certs_dir}"]
@@ -136,7 +137,7 @@ def change_certs_dir(server: str, certs_dir: str) -> str:
     """
     file = decode(server)
     for bridge in file["mcpServers"].values():
-        # If the option is given twice, the bridge uses the last one.
+        # If the command has the option already, the bridge uses the last value.
         bridge["args"].append(f"--certs-dir={certs_dir}")
     return encode(file).decode()
 
@@ -144,7 +145,7 @@ def change_certs_dir(server: str, certs_dir: str) -> str:
 def _split_words(value: YamlValue) -> list[str]:
     """Return the words of a command, from a YAML list or from a text that is split as in a shell.
 
-    Raises InvalidPluginsFile if there are none.
+    Raises InvalidPluginsFile if the value is neither of them, or has no words.
     """
     node = value.node
     if node.kind == "scalar" and not is_null(node):
@@ -162,9 +163,9 @@ def _split_words(value: YamlValue) -> list[str]:
 
 
 def _to_value(node: YamlNode) -> FileValue:
-    """Return a YAML node as a value of a server file. Such a value has a line and a column.
+    """Return a YAML node as a value of a server file, with the node's line.
 
-    A YAML node knows its line but not its column, so the column is always 1.
+    The column is always 1, because a YAML node does not have its column.
     """
     if node.kind == "mapping":
         members = {
@@ -176,7 +177,7 @@ def _to_value(node: YamlNode) -> FileValue:
     try:
         return FileValue(read_value(node), node.line, 1)
     except InvalidYaml:
-        # A scalar that its tag does not fit stays a text.
+        # The scalar does not fit its tag, such as `!!int x`. It stays a text.
         return FileValue(node.value, node.line, 1)
 
 
@@ -185,11 +186,8 @@ def _from_texts(texts: Mapping[str, str], line: int) -> FileValue:
 
     line: the line number that all of the strings get.
     """
-    return FileValue(
-        {name: FileMember(FileValue(text, line, 1), line, 1) for name, text in texts.items()},
-        line,
-        1,
-    )
+    members = {name: FileMember(FileValue(text, line, 1), line, 1) for name, text in texts.items()}
+    return FileValue(members, line, 1)
 
 
 def _to_json(value: FileValue) -> Any:
@@ -197,4 +195,6 @@ def _to_json(value: FileValue) -> Any:
     content = value.content
     if isinstance(content, Mapping):
         return {name: _to_json(member.value) for name, member in content.items()}
-    return [_to_json(item) for item in content] if isinstance(content, tuple) else content
+    if isinstance(content, tuple):
+        return [_to_json(item) for item in content]
+    return content

@@ -1,19 +1,18 @@
 """McpEvents: the events of a hub for MCP clients, as the triggers-and-events draft describes them.
 
 A hub runs plugins, and passes on the events that they publish. A client lists the topics of events
-(`events/list`). Then it asks for events now and then (`events/poll`), or keeps a request open
-during which events arrive as notifications (`events/stream`). The terms of the draft mean this for
-a hub:
+(`events/list`). Then the client requests events now and then (`events/poll`), or keeps a request
+open during which events arrive as notifications (`events/stream`). For a hub, the terms of the
+draft mean:
 
 - An event type is a topic of the hub.
 - The arguments of a subscription are filters: each names a key of an event's payload, and the
-  string that its value must equal.
-- A cursor is a cursor of the hub's EventLog, a position between two events. So after the loss of a
-  connection, a client goes on after its last event.
+  string that the value of the key must equal.
+- A cursor is a position between two events in the hub's EventLog. With the cursor of its last
+  event, a client misses no event after the loss of a connection.
 
 HubBackend passes these requests on to McpEvents. For each request, McpEvents opens a stream of
-events at the hub (hub_events.py), and ends it with the request. So it keeps no state for clients
-between two requests.
+events at the hub (hub_events.py), and ends the stream with the request.
 Source: github.com/modelcontextprotocol/experimental-ext-triggers-events,
 docs/design-sketch-proposal.md (docs/decisions/0119-event-names-and-cursors-of-the-mcp-draft.md).
 """
@@ -57,18 +56,18 @@ __all__ = ["CAPABILITIES", "McpEvents"]
 
 log = logging.getLogger("concertino.orchestra")
 
-# The capability of the draft, without `listChanged`: a topic appears in the list with its first
-# event, and clients are not notified.
+# The capability of the draft, without `listChanged`: a topic may appear in the list with its first
+# event, and clients are not notified of new topics.
 CAPABILITIES: Mapping[str, Any] = {"events": {}}
 
 # The error codes of the draft that this module uses.
 NOT_FOUND, FORBIDDEN, EXHAUSTED, UNSUPPORTED = -32011, -32012, -32013, -32014
 
-# The limits of a response to events/poll: how many events it has, and how many bytes these have
-# together. If the first event is larger, it is sent nevertheless.
+# The limits of a response to events/poll: the number of events, and the number of bytes of all
+# events together. The first event is sent even if it is larger than POLL_BYTES.
 POLL_EVENTS = 1000
 POLL_BYTES = 2**20
-# The pause between two polls that each response recommends to the client, in milliseconds.
+# The pause before the next poll, in milliseconds. Each response recommends it to the client.
 NEXT_POLL_MS = 5000
 # How many events/stream requests may be open: those of one user, and those of all users together.
 # If the transport has not verified a user, each connection counts as a user.
@@ -91,7 +90,7 @@ class _Params(Struct, rename="camel"):
     name: the topic.
     arguments: the filters: key of an event's payload -> the string that its value must equal.
     cursor: the cursor after which the client wants events; None for events from now on.
-    max_age_ms: how old the events may be, in milliseconds; None for any age.
+    max_age_ms: the highest age of events of the past, in milliseconds; None for any age.
     max_events: how many events a poll returns at most; None for POLL_EVENTS.
     """
 
@@ -105,13 +104,15 @@ class _Params(Struct, rename="camel"):
 class McpEvents:
     """Answers the requests `events/*` of MCP clients. A HubBackend owns it.
 
-    ask: called with a request and the client's call that causes it. Sends the request to the hub,
-        and returns the response.
-    open_stream: sends a stream_start, which begins a stream of events, to the hub, with a time
-        limit in seconds. It returns a generator of the responses; None while the hub is down.
+    ask: sends a request to the hub, and returns the response. Its second argument is the client's
+        call that causes the request.
+    open_stream: sends a stream_start, which begins a stream of events, to the hub. Its second
+        argument is the time limit of the stream in seconds. Returns an async generator of the
+        responses; None while the hub is down.
 
     Attribute:
-    handlers: method -> the function that answers its requests, for all methods but events/list.
+    handlers: method -> the function that answers requests of this method, for all methods but
+        events/list.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class McpEvents:
     async def list(self, call: Call) -> Raw:
         """Answer events/list with all topics of the hub, in a single page."""
         response = await self._ask(PluginRequest(list_events=ListEventsRequest()), call)
-        # A hub that does not know the request, such as one in Go, has no events. Events of
+        # A hub that does not have this request, such as one in Go, has no events. Events of
         # WATCHED_TOPIC are for plugins, not for clients (_read_params()).
         topics = [name for name in response.list_events.topics if name != WATCHED_TOPIC]
         types = [
@@ -164,8 +165,8 @@ class McpEvents:
                     events.extend(_occurrences(item))
                 cursor = item.cursor
                 truncated = truncated or item.lost != 0
-                # This position says that the stream has sent all events that have happened. It
-                # would now wait for new ones.
+                # The stream has sent all events that have happened, and would now wait for new
+                # events.
                 if is_recent and not item.topic:
                     break
         result = {
@@ -178,18 +179,17 @@ class McpEvents:
         return Raw(encode(result))
 
     async def _stream(self, call: Call, context: Context) -> Raw:
-        """Answer events/stream: send notifications until the request is cancelled.
+        """Answer events/stream: send notifications until the client cancels the request.
 
-        If the connection to the hub is lost, the client is told that events are delayed. When the
-        hub is back, the events go on after the last one.
+        If the connection to the hub is lost, send a notification that events are delayed. When the
+        hub is back, go on after the last event.
         """
         params = _read_params(call)
         # Without a session, there is no connection on which notifications could be sent.
         if context.caller.session is None:
             raise _unsupported_error("deliveryMode", "push")
         with self._count_stream(context):
-            # Only the client ends this request, as with a subscription. A server that ends does not
-            # wait for it.
+            # Only the client ends this request. A server that shuts down must not wait for it.
             context.caller.hold_open()
             delivery = _Delivery(context.caller, params.cursor)
             while True:
@@ -199,7 +199,7 @@ class McpEvents:
                         async for item, is_recent in items:
                             await delivery.send(item, is_recent)
                 except ConcertinoError as exc:
-                    # A subscription that has not begun has failed: the client gets the reason.
+                    # If the subscription has not begun, it has failed: the client gets the reason.
                     if not delivery.is_active:
                         raise
                     log.debug("the hub sends no events now: %s", exc)
@@ -233,29 +233,34 @@ class McpEvents:
     ) -> AsyncGenerator[tuple[EventDelivery, bool], None]:
         """Yield the events that a user may get, and positions in the hub's log.
 
-        Each item is a pair (event or position, is_recent). A position is an EventDelivery without
-        topic. It has a cursor, up to which all events have been compared with the filters, and the
-        number of events that were lost before it. is_recent is False until all events that had
-        happened before the subscription have been yielded.
+        Each item is a pair (event or position, is_recent):
 
-        An event that is older than the client wants becomes a position with `lost`. Events for
-        other users are skipped. They do not even become positions, which would tell the client that
-        their payloads pass its filters.
+        - A position is an EventDelivery without a topic. It has a cursor, up to which the hub has
+          compared all events with the filters, and the number of events that were lost before this
+          cursor. An event that is older than params.max_age_ms is yielded as a position with one
+          lost event.
+        - is_recent is False until all events that had happened before the subscription have been
+          yielded.
+
         principal: the verified user of the client; None if there is none.
         cursor: the cursor to begin after; None to begin after the newest event.
-        timeout_s: the time limit of the stream.
+        timeout_s: the time limit of the stream, in seconds.
         """
         oldest = time.time() - params.max_age_ms / 1000 if params.max_age_ms else 0.0
-        is_first, is_recent = True, cursor is None
+        is_recent = cursor is None
+        is_first_position = True
         async with aclosing(self._open(params, cursor, timeout_s)) as items:
             async for item in items:
                 if not item.topic:
-                    # The hub sends a position, the events of the past, and a second position. So
-                    # the second one ends the past. A position with `lost` does not end it either:
-                    # it stands for a gap between events.
-                    is_recent = is_recent or not (is_first or item.lost)
-                    is_first = False
+                    # The hub sends a position, the events of the past, and another position, which
+                    # ends the past. Between the events of the past, there may be positions with
+                    # `lost`.
+                    if not is_first_position and not item.lost:
+                        is_recent = True
+                    is_first_position = False
                     yield item, is_recent
+                # Events for other users are skipped. They do not become positions: the client would
+                # learn that their payloads pass its filters.
                 elif _is_visible(item, principal):
                     if not is_recent and _time_of(item) < oldest:
                         item = EventDelivery(cursor=item.cursor, lost=1)
@@ -264,11 +269,11 @@ class McpEvents:
     async def _open(
         self, params: _Params, cursor: str | None, timeout_s: float
     ) -> AsyncGenerator[EventDelivery, None]:
-        """Open a stream at the hub, and yield the events of a subscription and its positions.
+        """Open a stream at the hub, and yield the events and positions of a subscription.
 
-        Raises RpcError if the hub refuses the subscription or cannot be reached, when it ends the
-        stream, and if an event cannot be decoded. Raises ConcertinoError when the connection to the
-        hub is lost.
+        Raises RpcError if the hub cannot be reached, refuses the subscription or ends the stream,
+        and if an event cannot be decoded. Raises ConcertinoError when the connection to the hub is
+        lost.
         """
         subscribe = Subscribe(
             topic=params.name, filters=params.arguments, after=cursor or "", positions=True
@@ -300,11 +305,11 @@ class _Delivery:
     """Sends the notifications of one events/stream request.
 
     caller: the client that has sent the request.
-    cursor: the cursor in the request; None if it has none.
+    cursor: the cursor in the request; None if the request has none.
 
     Attributes:
-    cursor: the last cursor that was sent to the client, or that it has sent in its request. None
-        before the first one.
+    cursor: the last cursor that was sent to the client; before that, the cursor in the request.
+        None if there was no cursor yet.
     is_active: whether the client was notified that its subscription is active.
     """
 
@@ -336,7 +341,7 @@ class _Delivery:
         self._truncated = self._truncated or item.lost != 0
         if self.is_active and not self._truncated:
             await self._caller.notify("notifications/events/heartbeat", {"cursor": self.cursor})
-        # A heartbeat cannot say that events were lost, so `active` is sent once more then.
+        # If events were lost, send `active` once more, because a heartbeat cannot say so.
         elif self.is_active or is_recent:
             await self._activate()
 
@@ -347,11 +352,11 @@ class _Delivery:
         await self._caller.notify("notifications/events/active", params)
 
     async def report(self, exc: ConcertinoError) -> None:
-        """Tell the client that events are delayed, because the hub cannot be reached.
+        """Notify the client that events are delayed, because the hub cannot be reached.
 
-        Does nothing if the client was told already, until the next event or position.
         exc: the error, whose text the client gets.
         """
+        # Notify the client once between two events or positions.
         if self._is_reported:
             return
         self._is_reported = True
@@ -372,8 +377,8 @@ def _read_params(call: Call) -> _Params:
         if value is not None and not 1 <= value <= MAX_INTEGER:
             text = f"Invalid params: {name}: expected 1 to {MAX_INTEGER}"
             raise RpcError(INVALID_PARAMS, text)
-    # The draft has no subscription to all topics. Events of WATCHED_TOPIC tell to which resources
-    # other clients have subscribed, which this client need not know.
+    # The draft has no subscription to all topics. Events of WATCHED_TOPIC name the resources to
+    # which other clients have subscribed, which this client need not know.
     if params.name in ("*", WATCHED_TOPIC):
         raise _not_found_error(params.name)
     return params
@@ -385,16 +390,18 @@ def _time_of(event: EventDelivery) -> float:
 
 
 def _is_visible(event: EventDelivery, principal: Principal | None) -> bool:
-    """Return whether a user may get an event: it has no audience, or the user is its audience.
+    """Return whether a user may get an event: the event has no audience, or the user is in it.
 
     An audience is the subject of an access token, or the URL of an issuer, a space and a subject of
     this issuer.
     """
     if not event.audience:
         return True
-    # This user was recognized by the user id of a process on a Unix socket, which cannot be
+    if principal is None:
+        return False
+    # The subject of this principal is the user id of a process on a Unix socket, which cannot be
     # compared with the subject of an access token.
-    if principal is None or principal.issuer == UNIX:
+    if principal.issuer == UNIX:
         return False
     issuer, _, subject = event.audience.partition(" ")
     if subject and "://" in issuer:
@@ -403,10 +410,9 @@ def _is_visible(event: EventDelivery, principal: Principal | None) -> bool:
 
 
 def _occurrences(event: EventDelivery) -> list[Mapping[str, Any]]:
-    """Return an event in the form of the draft, an EventOccurrence, without the cursor.
+    """Return a list of one event in the form of the draft, an EventOccurrence without the cursor.
 
-    The result is a list of this one object. It is empty if the payload cannot be read, which is
-    logged.
+    If the payload cannot be read, logs a warning, and returns an empty list.
     """
     try:
         payload = unpack(event.payload, event.payload_json) if event.HasField("payload") else {}
@@ -431,7 +437,7 @@ def _not_found_error(name: str) -> RpcError:
 def _stream_refusal(response: ToolResponse) -> RpcError:
     """Return the error for the client if the hub has answered a stream_start with a tool_call."""
     code = response.error_code
-    # A hub without streams, such as one in Go, does not know the request.
+    # A hub without streams, such as one in Go, does not have this request.
     if code == "unknown_request":
         return _unsupported_error("events", code)
     return RpcError(INTERNAL_ERROR, f"orchestrator: {response.error_message or code}")
@@ -445,7 +451,7 @@ def _unsupported_error(feature: str, value: str) -> RpcError:
 async def _refuse_webhook(call: Call, context: Context) -> Raw:
     """Refuse a subscription by webhook: this server sends no requests to URLs that clients name.
 
-    Raises RpcError, with the code that the draft has for this client.
+    Raises RpcError. The code depends on whether the user is authenticated, as in the draft.
     """
     if context.principal is None:
         raise RpcError(FORBIDDEN, "Forbidden: webhooks need an authenticated user")

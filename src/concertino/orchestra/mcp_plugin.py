@@ -1,14 +1,15 @@
 """McpPlugin: an MCP server, in any language, as a plugin of a hub (`protocol: mcp`).
 
 A hub starts plugins, programs with tools, and forwards requests to them. For each entry with
-`protocol: mcp` in its plugins file, it starts `concertino plugin mcp`, which runs an McpPlugin. The
-plugin starts the MCP server, or connects to it. A Proxy in the plugin applies the limits in the
-entry (guards), and gives each caller a process of the server if the entry says so (`isolation`).
+`protocol: mcp` in the plugins file, the hub starts `concertino plugin mcp`, which runs an
+McpPlugin. The McpPlugin starts the MCP server, or connects to it. A Proxy between them applies the
+limits in the entry (guards), and gives each caller its own process of the server if the entry says
+so (`isolation`).
 
 The plugin offers the server's tools and prompts as its own. The plugin protocol has no resources,
-but plugins may store documents. So the server's resources appear at the hub as documents of the
-storage type RESOURCES (mcp_resources.py). When a list of the server changes, the plugin registers
-at the hub again, and the hub fetches the lists.
+but it has stored documents: the server's resources appear at the hub as documents of the storage
+type RESOURCES (mcp_resources.py). When a list of the server changes, the plugin registers at the
+hub again, and the hub fetches the lists.
 """
 
 from __future__ import annotations
@@ -55,12 +56,10 @@ __all__ = ["McpPlugin"]
 class McpPlugin:
     """A plugin that offers the features of an MCP server. plugin_main.py runs it.
 
-    It has the methods of the interface RunnablePlugin, by which plugin_main.py runs a plugin.
-
     name: the plugin's id.
 
     Attributes:
-    hub: the connection to the hub, which plugin_main.py sets; None if there is none.
+    hub: the connection to the hub; None if there is none. plugin_main.py sets it.
     on_end: called without arguments when the hub requests the end of the plugin. plugin_main.py
         sets it.
     """
@@ -74,7 +73,8 @@ class McpPlugin:
         # Required, but not used: all functions of this plugin are `async def`.
         self._threads = Threads(1)
         self._events = EventHandlers(name, self._threads.run)
-        # McpUpdates and McpSessions need each other, so the first gets functions.
+        # McpUpdates gets functions, because `_sessions` does not exist yet: McpSessions needs
+        # McpUpdates in turn.
         self._updates = McpUpdates(
             name, self._events, lambda: self._sessions.main, lambda: self.hub
         )
@@ -88,7 +88,7 @@ class McpPlugin:
             backend=self._sessions,
             has_tool=_has_tool,
             prompt_names=lambda: self._prompts,
-            # answer() answers the requests for storage itself.
+            # answer() of this class answers the requests for storage.
             storages={},
             in_thread=self._threads.run,
             hooks=hooks,
@@ -106,7 +106,8 @@ class McpPlugin:
     async def _boot(self, config: Mapping[str, str]) -> None:
         """Start the server that the hub's configuration describes (mcp_entry.py).
 
-        Raises ConcertinoError with the reason when that fails.
+        Raises ConcertinoError if the configuration has no valid server, or the server does not
+        start.
         """
         if SERVER not in config:
             raise ConcertinoError(
@@ -127,8 +128,8 @@ class McpPlugin:
             expander = Expander(file, os.environ, inputs={})
             launch = expand_entry(entry, file, expander, env_file={})
         except InvalidServerFile as exc:
-            # Leave out the place at the beginning of the error, which ends with the server's name:
-            # it is a place in the JSON that the hub has sent, not in the plugins file.
+            # The error begins with a place in the JSON that the hub has sent, and the server's
+            # name. Leave them out, because the user has written the plugins file, not this JSON.
             raise ConcertinoError(str(exc).partition(f"{entry.name}.")[2]) from None
         await self._sessions.open(FileServer(self.name, launch, entry.options))
         await self._learn_prompts()
@@ -142,9 +143,10 @@ class McpPlugin:
         """Return a function that answers the server's sampling requests with a model.
 
         The function calls a tool of an AI provider, another plugin of the hub. Returns None if the
-        hub has no such plugin.
+        hub has no AI provider.
         """
-        if (hub := self.hub) is None:
+        hub = self.hub
+        if hub is None:
             return None
         response = await hub.request(PluginRequest(list_tools=ListToolsRequest()))
         if not any(tool.name in MODEL_TOOLS for tool in response.list_tools.tools):
@@ -162,20 +164,18 @@ class McpPlugin:
         self._prompts = frozenset(prompt.name for prompt in prompts)
 
     def _on_change(self, name: str) -> None:
-        """Handle a change of a list of the server: register again.
+        """Register at the hub again, because a list of the server has changed.
 
-        name: "tools", "prompts" or "resources".
+        name: the list: "tools", "prompts" or "resources".
         """
         self._has_changed = True
         if self._registering is None or self._registering.done():
             self._registering = asyncio.get_running_loop().create_task(self._register_again())
 
     async def _register_again(self) -> None:
-        """Send the manifest to the hub again. The hub then fetches the lists.
-
-        If a list changes while this registration is in progress, register once more, because the
-        hub may have fetched the lists before the change.
-        """
+        """Send the manifest to the hub again. The hub then fetches the lists."""
+        # If a list changes while a registration is in progress, register once more: the hub may
+        # have fetched the lists before the change.
         while self._has_changed and (hub := self.hub) is not None:
             self._has_changed = False
             try:
@@ -188,7 +188,10 @@ class McpPlugin:
     # RunnablePlugin
 
     def manifest(self) -> PluginManifest:
-        """Return the plugin's description of itself."""
+        """Return the manifest, which the plugin sends to the hub to register.
+
+        It does not name the tools and prompts, because the hub fetches their lists.
+        """
         return PluginManifest(
             id=self.name,
             language="mcp",
@@ -199,7 +202,10 @@ class McpPlugin:
         )
 
     def answer(self, request: PluginRequest, peer: RemotePeer) -> Awaitable[Responses]:
-        """Answer one request of the hub. peer: the hub; it is not used."""
+        """Answer one request of the hub. This method is a RequestHandler (rpc_interface.py).
+
+        peer: the hub; not used.
+        """
         kind = request.WhichOneof("request") or ""
         if kind == "health" and self._is_booting:
             return self._explain_boot()
@@ -224,7 +230,7 @@ class McpPlugin:
 
 
 def _has_tool(name: str, context: Context) -> bool:
-    """Return True for each tool, because the server itself refuses those that it does not have."""
+    """Return True for each name: the server itself refuses a tool that it does not have."""
     return True
 
 

@@ -7,8 +7,8 @@ the responses also contain each resource as JSON, the resource templates, and al
 resource with their types, in fields that only programs of this package read.
 
 answer_from_server() answers such a request in the plugin. answer_from_plugins() answers it in the
-hub: it joins the lists of all plugins, and reads a resource from the first plugin in the file that
-has it.
+hub: it joins the lists of all plugins, and returns the content of a resource from the first plugin
+that has it.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ __all__ = ["answer_from_plugins", "answer_from_server"]
 
 LIST, TEMPLATES = "resources/list", "resources/templates/list"
 READ_ONLY = "resources of MCP servers can only be read and listed"
-# The version of each document. Resources have no versions, and version 0 would mean that there is
-# no document.
+# The version of each document, because resources have no versions. Version 0 would mean that there
+# is no document.
 VERSION = 1
 
 
 async def answer_from_server(request: PluginRequest, sessions: McpSessions) -> PluginResponse:
     """Answer a storage request of the hub with the resources of an MCP server.
 
-    request: storage_list or storage_read. Any other storage request is refused.
+    request: storage_list or storage_read. The response to any other storage request is an error.
     sessions: the plugin's MCP sessions with the server. Only `main` is used.
-    If the request fails, returns a response with the reason. Raises nothing.
+    Returns an error response if the request fails. Raises nothing.
     """
     kind = request.WhichOneof("request") or ""
     try:
@@ -74,7 +74,7 @@ async def answer_from_server(request: PluginRequest, sessions: McpSessions) -> P
     except StorageError as exc:
         return storage_failure("", kind, exc.code, str(exc))
     except ConcertinoError as exc:
-        # The codes for a missing resource: in MCP 2026-07-28 and later, and in earlier revisions.
+        # The error codes for a missing resource: in MCP 2026-07-28, and in earlier revisions.
         is_missing = isinstance(exc, RpcError) and exc.code in (-32602, -32002)
         return storage_failure("", kind, "not_found" if is_missing else "storage_error", str(exc))
 
@@ -85,8 +85,8 @@ async def _list(
     """Return the response with the server's resources whose URIs match, and its templates.
 
     prefix: the beginning of the URIs.
-    pattern: a glob for the part of the URI after the last slash; empty for all.
-    meta: the `_meta` of the requests.
+    pattern: a glob for the part of the URI after the last slash; empty for all URIs.
+    meta: the `_meta` of the requests to the server.
     """
 
     async def fetch(method: str, into: Any, cursor: str | None) -> Any:
@@ -155,12 +155,12 @@ Ask = Callable[[], Awaitable[PluginResponse]]
 
 
 async def answer_from_plugins(request: PluginRequest, plugins: Sequence[Ask]) -> PluginResponse:
-    """Answer a storage request with the resources of all plugins that have the type RESOURCES.
+    """Answer a storage request with the resources of all plugins that offer MCP servers.
 
-    request: storage_list or storage_read. Any other storage request is refused.
-    plugins: a function for each plugin, in the order of the plugins file. It sends the request to
-        the plugin, and returns the plugin's response.
-    If no plugin has a resource that is read, returns the error response of the last plugin.
+    request: storage_list or storage_read. The response to any other storage request is an error.
+    plugins: a function for each plugin, in the order of the plugins file, which sends the request
+        to the plugin and returns the plugin's response.
+    Returns the error response of the last plugin if no plugin has the resource to read.
     """
     id, kind = request.request_id, request.WhichOneof("request") or ""
     if kind == "storage_list":
@@ -176,9 +176,10 @@ async def answer_from_plugins(request: PluginRequest, plugins: Sequence[Ask]) ->
 
 
 def _join(id: str, responses: Sequence[PluginResponse]) -> PluginResponse:
-    """Return one response with the lists of several plugins. Error responses are ignored.
+    """Return one response with the lists in the responses of several plugins, sorted by URI.
 
-    If two plugins have a resource with the same URI, the result has that of the first plugin.
+    Error responses are ignored. If two plugins have a resource with the same URI, the result has
+    the resource of the first plugin.
     """
     entries: dict[str, StorageEntry] = {}
     templates: dict[bytes, None] = {}

@@ -1,11 +1,10 @@
 """McpSessions: the MCP sessions of a plugin that offers an MCP server (mcp_plugin.py).
 
 A hub forwards calls to its plugins. The calls come from other plugins, and from MCP clients that a
-bridge connects to the hub. For the tool calls of each of these callers, McpSessions opens a
-separate MCP session with the server, through a Proxy (proxy/). A server may keep state for its
-client. If the plugin's entry in the plugins file says so (`isolation`), the Proxy therefore starts
-a process of the server for each session. One more session, `main`, fetches the lists, gets prompts
-and reads resources.
+bridge connects to the hub. For the tool calls of each caller, McpSessions opens a separate MCP
+session with the server, through a Proxy (proxy/). If the plugin's entry in the plugins file has
+`isolation`, the Proxy starts a process of the server for each session, because a server may keep
+state for its client. One more session, `main`, fetches the lists, gets prompts and reads resources.
 """
 
 from __future__ import annotations
@@ -52,9 +51,10 @@ TIMEOUTS = Timeouts(connect_s=OPEN_S, request_s=FOREVER, total_s=FOREVER)
 
 Meta = Mapping[str, object]
 Handler = Callable[[Client, Mapping[str, Raw], Context, Meta], Awaitable[Struct]]
-"""Handles a call in a session, and returns its result.
+"""Handles a call in a session, and returns the result of the call.
 
-Gets the session, the call's params and context, and the `_meta` for the request to the server."""
+It gets the client of the session, the call's params, the call's context, and the `_meta` for the
+request to the server."""
 
 
 class _Session:
@@ -74,15 +74,12 @@ class _Session:
 class McpSessions:
     """A Backend that sends the calls of a plugin to an MCP server. Call open() before use.
 
-    PluginRequests (plugin_requests.py) passes the hub's calls to handle(). Each tool call is sent
-    to the server in the session of its caller.
-
     name: the plugin's id.
-    on_change: called with "tools", "prompts" or "resources" when that list of the server has
-        changed.
+    on_change: called with the name of a list of the server that has changed: "tools", "prompts" or
+        "resources".
     on_update: called with the URI of a resource that has changed, if the plugin has subscribed to
-        it with main.watch().
-    find_model: called for each new session of a caller. It returns the function that answers the
+        the resource with main.watch().
+    find_model: called for each new session of a caller. Returns the function that answers the
         server's sampling requests in this session; None if there is none.
     """
 
@@ -100,8 +97,8 @@ class McpSessions:
         self._on_update = on_update
         # Runs the server between open() and close().
         self._host: Host | None = None
-        # (caller's name, id of its session) -> session. The most recently used session is at the
-        # end.
+        # (caller's plugin id, id of the caller's own MCP session) -> session. The most recently
+        # used session is at the end.
         self._sessions: dict[tuple[str, str], _Session] = {}
         # Held while a session is opened, so that two calls of a caller do not open two.
         self._lock = asyncio.Lock()
@@ -126,9 +123,10 @@ class McpSessions:
         return self._main
 
     async def open(self, server: Backend) -> None:
-        """Start the server, and open the session `main`. Raises ConcertinoError when that fails.
+        """Start the server, and open the session `main`.
 
         server: a Backend that runs the MCP server, such as a FileServer.
+        Raises ConcertinoError if the server does not start, or the session cannot be opened.
         """
         host = self._host = Host(server, Limits(opening_s=OPEN_S))
         await host.__aenter__()
@@ -136,8 +134,8 @@ class McpSessions:
             self._main = await self._connect_main(host)
         except BaseException as exc:
             await self.close()
-            # The error of the client is general. If the server has failed to start, raise the error
-            # that says why.
+            # The error of the client does not say why. If the server has failed to start, raise the
+            # error of its start.
             failure = host.start_failure if host.started.done() else None
             if isinstance(exc, ConcertinoError) and isinstance(failure, ConcertinoError):
                 raise failure from None
@@ -168,9 +166,9 @@ class McpSessions:
         """Open a session with the server. options: keyword arguments for the Client."""
         ours, theirs = memory_pair()
         host.attach(theirs)
-        # The Proxy translates between revisions, so the session has the newest one even if the
-        # server has an older one. Results are passed on without validating them against the tools'
-        # output schemas.
+        # The Proxy translates between revisions of MCP, so this session can use the newest revision
+        # even if the server has an older one. Results are passed on, so they are not validated
+        # against the tools' output schemas.
         client = Client(
             ours, name=self._name, era="modern", timeouts=TIMEOUTS, validate=False, **options
         )
@@ -185,15 +183,12 @@ class McpSessions:
         return features_before_start(self._name)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Do nothing: the plugin protocol has no subscriptions to resources.
-
-        The plugin subscribes with main.watch() itself (mcp_updates.py).
-        """
+        """Do nothing: mcp_updates.py subscribes to resources with main.watch() instead."""
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        """Handle a tool call in the session of its caller, and other calls in `main`.
+        """Handle a tool call in the session of its caller, and any other call in `main`.
 
-        Raises RpcError.
+        Raises RpcError if the server does not answer, or answers with an error.
         """
         handler = self._handlers[call.method]
         try:
@@ -210,17 +205,22 @@ class McpSessions:
     def forwarded_meta(self, path: Sequence[str]) -> dict[str, object]:
         """Return the `_meta` for a request that this plugin sends to its MCP server.
 
-        It contains the list of the plugins that have passed the request on. Without it, a request
-        could run in a circle for ever, because the server may be the bridge to another hub
+        The `_meta` contains the list of the plugins that have passed the request on. The server may
+        be the bridge to another hub. Without the list, a request could run in a circle for ever
         (request_path.py).
-        path: that list in the request that this plugin has received. This plugin is appended to it.
+        path: the list in the request that this plugin has received. The result has this list with
+            this plugin at the end.
         Raises RpcError if this plugin is on the list already, or if the list is too long.
         """
         return {PATH: extend_path(path, self._step)}
 
     @asynccontextmanager
     async def _session(self, context: Context) -> AsyncGenerator[Client, None]:
-        """Yield the session of a call's caller, opening it if needed. Keep it open for the call."""
+        """Yield the client of the session of a call's caller, inside a `with` block for the call.
+
+        If the caller has no session, opens one. The session stays open at least until the end of
+        the block.
+        """
         meta = context.meta
         key = str(meta.get("orchestra/caller", "")), str(meta.get("orchestra/session", ""))
         # Remove the session and add it again, so that it is at the end.
@@ -230,7 +230,7 @@ class McpSessions:
             if host is None:
                 raise RpcError(INTERNAL_ERROR, NOT_STARTED)
             async with self._lock:
-                # Another call of the caller may have opened it meanwhile.
+                # Another call of the caller may have opened the session in the meantime.
                 session = self._sessions.pop(key, None)
                 if session is None:
                     model = await self._find_model()
@@ -294,8 +294,8 @@ async def _get_prompt(
 async def list_or_nothing(listing: Awaitable[list[Any]]) -> list[Any]:
     """Await a request for a list, and return the list; [] if the server has no such list.
 
-    listing: the request, such as the result of Client.list_tools(). All other errors of it are
-        raised.
+    listing: the request, such as the result of Client.list_tools().
+    Raises any other error of the request.
     """
     try:
         return await listing

@@ -2,15 +2,15 @@
 
 A hub starts plugins, and some of them offer an MCP server. Such a plugin (McpPlugin) has one
 McpUpdates. MCP clients are not connected to the plugin: they subscribe to resources at a HubBackend
-(hub_backend.py), usually in another process. Their subscriptions reach the server, and the changes
-of resources reach the clients, in three steps:
+(hub_backend.py), usually in another process. Subscriptions and changes are passed on in three
+steps:
 
 1. Each HubBackend regularly publishes the URIs to which its clients have subscribed
-   (client_events.py). If the HubBackend stops doing so, for example because its process was killed,
-   the plugin forgets these URIs after FORGET_S seconds.
-2. The plugin subscribes to those URIs that its MCP server offers.
-3. When the server reports a change, the plugin publishes it in the same form as the hub publishes
-   changes of stored documents (hub_events.py).
+   (client_events.py). If it stops doing so, for example because its process was killed, the plugin
+   forgets these URIs after FORGET_S seconds.
+2. The plugin subscribes to those of the URIs that its MCP server offers.
+3. When the server reports a change, the plugin publishes an event in the same form as the hub's
+   events for stored documents (hub_events.py). HubBackends send it to their clients.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class McpUpdates:
         self._log = logging.getLogger(f"concertino.{name}")
         self._find_client = find_client
         self._find_hub = find_hub
-        # Id of a HubBackend -> the URIs that it has published, and when they expire, by the loop's
-        # clock.
+        # Id of a HubBackend -> the URIs that the HubBackend has published last, and the time when
+        # they expire, by the loop's clock.
         self._wanted: dict[str, tuple[frozenset[str], float]] = {}
         # The URIs to which the plugin has subscribed at its server.
         self._subscribed: frozenset[str] = frozenset()
-        # Held while _subscribe() runs, so that the newest subscriptions reach the server last.
+        # Held while _subscribe() runs, so that the server gets the newest subscriptions last.
         self._lock = asyncio.Lock()
         # Calls _expire(); None while no URIs are stored.
         self._timer: asyncio.TimerHandle | None = None
@@ -72,7 +72,10 @@ class McpUpdates:
         events.add(WATCHED_TOPIC, {}, self._on_wanted)
 
     async def _on_wanted(self, event: Event) -> None:
-        """Store the URIs in an event of a HubBackend, the watcher, and subscribe to them."""
+        """Store the URIs in an event of a HubBackend, and subscribe to them.
+
+        event: its payload contains `watcher`, the id of the HubBackend, and `uris`.
+        """
         watcher, uris = str(event.payload.get("watcher")), event.payload.get("uris")
         if not isinstance(uris, list):
             return
@@ -80,7 +83,7 @@ class McpUpdates:
             return
         texts = frozenset(uri for uri in cast("list[object]", uris) if isinstance(uri, str))
         self._wanted[watcher] = texts, asyncio.get_running_loop().time() + FORGET_S
-        # Start the timer.
+        # _expire() starts the timer.
         if self._timer is None:
             self._expire()
         await self._subscribe()
@@ -92,7 +95,9 @@ class McpUpdates:
         """
         loop = asyncio.get_running_loop()
         now = loop.time()
-        self._wanted = {id: item for id, item in self._wanted.items() if item[1] > now and item[0]}
+        self._wanted = {
+            id: (uris, until) for id, (uris, until) in self._wanted.items() if uris and until > now
+        }
         self._timer = loop.call_later(FORGET_S, self._expire) if self._wanted else None
         self._start(self._subscribe())
 

@@ -1,13 +1,12 @@
 """PluginsReload: applies changes of a plugins file while the hub runs.
 
-A hub starts the plugins that its plugins file lists. `concertino orchestrate` and EmbeddedHub,
-which run a hub, use PluginsReload. Only plugins whose entries have changed are started, replaced or
-ended.
+A hub starts the plugins that its plugins file lists. When the file changes, PluginsReload starts,
+replaces and ends the plugins whose entries have changed.
 
-By starting a hub, a user approves the content that the file has at that time. Somebody else may
-change the file later, and so make the hub run any program. So the user must approve a change of a
-plugin's program, arguments, variables or configuration with `concertino approve FILE`. Until then
-the plugin runs on as before the change.
+By starting a hub, a user approves the content that the file has at that time. Somebody else could
+change the file later to make the hub run another program. So the user must approve a change of a
+plugin's program, arguments, variables or configuration with `concertino approve FILE`. Until the
+approval, the plugin runs on as before the change.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ __all__ = ["POLL_S", "PluginsReload"]
 
 log = logging.getLogger("concertino.hub")
 
-# How often the plugins file and the file of its approvals are checked for changes, in seconds.
+# The time between two checks of the plugins file and of its approvals, in seconds.
 POLL_S = 1.0
 # A change is applied when both files were unchanged for this time, in seconds, because an editor
 # may write a file in steps.
@@ -56,8 +55,8 @@ class PluginsReload:
 
     Call open() after the hub's launch(), and close() before its stop().
 
-    file: the content with which the hub was started.
-    trust: whether changes need no approval of the user.
+    file: the content of the file with which the hub was started.
+    trust: whether changes are applied without the user's approval.
     store: the user's approvals; None for those in the user's state directory.
     poll_s: the time between two checks of the file for changes, in seconds.
     """
@@ -78,8 +77,8 @@ class PluginsReload:
         self._store = store
         self._poll_s = poll_s
         self._statuses = self._read_statuses()
-        # Plugin -> its definition that was logged last as not approved. A definition has a digest
-        # of each part of an entry that needs approval.
+        # Plugin id -> the definition that was logged last as not approved. A definition has a
+        # digest of each part of an entry that needs approval.
         self._shown: dict[str, Definition] = {}
         self._following: asyncio.Task[None] | None = None
 
@@ -98,7 +97,7 @@ class PluginsReload:
     def _read_statuses(self) -> tuple[FileStatus, ...]:
         """Return the status (size, time of change) of the plugins file and of its approvals.
 
-        The approvals are left out until they have been needed for the first time.
+        Leaves out the approvals before their first use.
         """
         paths = [self._path]
         if self._store is not None:
@@ -112,6 +111,7 @@ class PluginsReload:
             statuses = self._read_statuses()
             if statuses == self._statuses:
                 continue
+            # Wait until the editor has finished.
             for _ in range(MAX_SETTLE_STEPS):
                 await asyncio.sleep(SETTLE_S)
                 before, statuses = statuses, self._read_statuses()
@@ -134,7 +134,8 @@ class PluginsReload:
         except (ConcertinoError, OSError, ValueError) as exc:
             log.error("%s; the plugins stay as they were", errno_message(exc))
             return
-        # This is a bug in this package. Later changes of the file must still be applied.
+        # Any other exception is a bug in this package. Later changes of the file must still be
+        # applied.
         except Exception:
             log.exception("%s: its change has failed", self._path)
             return
@@ -153,7 +154,7 @@ class PluginsReload:
             log.warning("%s", warning)
 
     def _choose_entries(self, file: PluginsFile) -> list[PluginEntry]:
-        """Return the entries to run, and set Hub.withheld to the plugins that may not run yet.
+        """Return the entries to run, and set Hub.withheld to the plugins whose change must wait.
 
         A plugin whose change is not approved keeps its old entry. A new plugin that is not approved
         does not run. Raises UnusableState if the approvals cannot be read.
@@ -168,9 +169,10 @@ class PluginsReload:
         )
         chosen = {entry.id: entry for entry in file.enabled if entry.id not in unapproved}
         chosen |= {id: running[id] for id in unapproved if id in running}
-        # A plugin cannot run without its dependencies. So it keeps its old entry, or is removed,
-        # if its new entry names a plugin that may not run. Each round may remove plugins on which
-        # other plugins depend, so repeat until no dependency is missing.
+        # A plugin cannot run without its dependencies. If its new entry depends on a plugin that
+        # may not run, it keeps its old entry. If its old entry does so, too, or there is no old
+        # entry, it does not run. Then other plugins may depend on it, so repeat this until no
+        # dependency is missing.
         while missing := {
             entry.id: id for entry in chosen.values() for id in entry.depends_on if id not in chosen
         }:
@@ -187,9 +189,9 @@ class PluginsReload:
     def _find_unapproved(
         self, file: PluginsFile, running: Mapping[str, PluginEntry]
     ) -> Mapping[str, Definition]:
-        """Return the definitions that are not approved, by plugin id, and log them once.
+        """Return the definitions that are not approved, by plugin id. Logs each of them once.
 
-        running: the entries that run now, which count as approved.
+        running: the entries of the running plugins, by id. They count as approved.
         """
         store = self._store = self._store or _open_store()
         key, path = store.key(), self._path.resolve()
@@ -208,7 +210,7 @@ class PluginsReload:
             approved = ApprovedFile(str(path), current)
         self._log_unapproved(unapproved, approved, running)
         self._shown = dict(unapproved)
-        # This process may just have written the approvals, which must not count as a change.
+        # This method may just have written the approvals. That must not count as a change.
         self._statuses = (self._statuses[0], read_file_status(store.stored_at(path)))
         return unapproved
 
@@ -220,8 +222,8 @@ class PluginsReload:
     ) -> None:
         """Log what has changed in each definition, unless it was logged before.
 
-        approved: the definitions before the change.
-        running: the entries of the plugins that run.
+        approved: the approved definitions.
+        running: the entries of the running plugins, by id.
         """
         for id, definition in unapproved.items():
             if self._shown.get(id) == definition:

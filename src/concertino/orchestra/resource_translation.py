@@ -1,12 +1,12 @@
 """Converts MCP requests for resources to requests of the plugin protocol, and their responses back.
 
-A hub forwards requests to plugins, which may store documents or offer an MCP server. To MCP
-clients, the hub's resources are these documents and the resources of these MCP servers.
-hub_backend.py, an MCP server in front of a hub, calls these functions, sends the requests and
+A hub forwards requests to plugins, which may store documents or offer an MCP server. MCP clients of
+the hub see these documents, and the resources of these MCP servers, as resources. HubBackend
+(hub_backend.py), an MCP server in front of a hub, calls these functions, sends the requests and
 receives the responses.
 
-    resources/list   StorageListRequest: one for each of the directories features/, notes/ and
-                     docs/, and one with the storage type RESOURCES for all MCP servers
+    resources/list   StorageListRequest: one request for each of the directories features/, notes/
+                     and docs/, and one with the storage type RESOURCES for all MCP servers
     resources/read   StorageReadRequest: orchestra://features/ID is the document features/ID.md;
                      any other URI belongs to an MCP server
 
@@ -87,8 +87,7 @@ TEMPLATES = [
 def list_request(kind: str) -> PluginRequest:
     """Return the request for the list of the stored documents in one directory.
 
-    kind: the directory of the documents, one of KINDS. Documents in other directories are not
-        offered to MCP clients.
+    kind: the directory, one of KINDS.
     """
     return PluginRequest(storage_list=StorageListRequest(prefix=f"{kind}/"))
 
@@ -117,7 +116,7 @@ def list_of(response: PluginResponse) -> StorageListResponse:
 
 
 def server_resources_of(found: StorageListResponse) -> list[Resource]:
-    """Return the resources of MCP servers in a list, in the same order. Leaves out invalid ones.
+    """Return the resources of MCP servers in a list. Leaves out invalid resources.
 
     found: the list in the response to a request of server_list_request().
     """
@@ -125,7 +124,7 @@ def server_resources_of(found: StorageListResponse) -> list[Resource]:
 
 
 def server_templates_of(found: StorageListResponse) -> list[ResourceTemplate]:
-    """Return the resource templates of MCP servers in a list. Leaves out invalid ones.
+    """Return the resource templates of MCP servers in a list. Leaves out invalid templates.
 
     found: the list in the response to a request of server_list_request().
     """
@@ -133,7 +132,7 @@ def server_templates_of(found: StorageListResponse) -> list[ResourceTemplate]:
 
 
 def _decode_all(texts: Iterable[bytes], parse: Callable[[bytes], T]) -> list[T]:
-    """Parse JSON texts of MCP servers. Invalid ones are logged and left out."""
+    """Parse JSON texts of MCP servers. Logs and leaves out invalid texts."""
     decoded: list[T] = []
     for text in texts:
         try:
@@ -147,20 +146,17 @@ def resources_of(entries: Iterable[StorageEntry], kind: str) -> list[Resource]:
     """Return the stored documents of one directory as MCP resources, sorted by path.
 
     entries: the entries of the list in the response to a request of list_request().
-    kind: the directory of the documents, one of KINDS. Documents that are not in it are left out.
+    kind: the directory, one of KINDS. Documents outside this directory are left out.
     """
     by_path = {entry.path: entry for entry in entries}
-    return [
-        Resource(
-            f"{SCHEME}{kind}/{quote(id, safe='/')}",
-            id,
-            mime_type=MARKDOWN,
-            size=by_path[path].size or None,
-        )
-        for path in sorted(by_path)
-        if path.startswith(f"{kind}/")
-        and (id := path.removeprefix(f"{kind}/").removesuffix(EXTENSION))
-    ]
+    resources: list[Resource] = []
+    for path, entry in sorted(by_path.items()):
+        folder, _, name = path.partition("/")
+        id = name.removesuffix(EXTENSION)
+        if folder == kind and id:
+            uri = f"{SCHEME}{kind}/{quote(id, safe='/')}"
+            resources.append(Resource(uri, id, mime_type=MARKDOWN, size=entry.size or None))
+    return resources
 
 
 def read_request(params: Params) -> tuple[str, PluginRequest]:
@@ -177,7 +173,7 @@ def read_request(params: Params) -> tuple[str, PluginRequest]:
         raise RpcError(
             INVALID_PARAMS, f"resources/read params.uri: expected a text: {exc}"
         ) from None
-    # _storage_path() raises the error for a URI that is too long, whatever its scheme is.
+    # _storage_path() raises the error for any URI that is too long.
     if uri.startswith(SCHEME) or len(uri) > MAX_URI:
         return uri, PluginRequest(storage_read=StorageReadRequest(path=_storage_path(uri)))
     return uri, PluginRequest(storage_read=StorageReadRequest(path=uri, storage_type=RESOURCES))
@@ -185,8 +181,8 @@ def read_request(params: Params) -> tuple[str, PluginRequest]:
 
 def _storage_path(uri: str) -> str:
     """Return the path in storage of the document with a URI. Raises RpcError for an invalid URI."""
-    kind, slash, id = uri.removeprefix(SCHEME).partition("/")
-    if not uri.startswith(SCHEME) or kind not in KINDS or not slash or not id or len(uri) > MAX_URI:
+    kind, _, id = uri.removeprefix(SCHEME).partition("/")
+    if not uri.startswith(SCHEME) or kind not in KINDS or not id or len(uri) > MAX_URI:
         expected = " or ".join(f"{SCHEME}{kind}/ID" for kind in KINDS)
         raise RpcError(INVALID_PARAMS, f"uri: expected {expected}, got {uri[:200]!r}")
     try:
@@ -198,16 +194,16 @@ def _storage_path(uri: str) -> str:
 
 
 def read_result(uri: str, answer: PluginResponse) -> ReadResourceResult:
-    """Translate the response of a plugin into the result of a client's resources/read.
+    """Return the result of a client's resources/read from the response of the hub.
 
-    uri: the URI that the client has asked for.
-    answer: the response to the request that read_request() has made.
+    uri: the URI in the client's request.
+    answer: the response to the request that read_request() has returned.
     Raises ResourceNotFound if the resource does not exist, and RpcError for any other error.
     """
     codes = answer.storage_read.failure.code, answer.tool_call.error_code
     if not uri.startswith(SCHEME) and any(code in NO_STORAGE for code in codes):
-        # No MCP servers are behind the hub, so only stored documents can be read. Raise the error
-        # that says how their URIs look.
+        # The hub has no MCP servers, so only stored documents can be read. _storage_path() raises
+        # the error that says how their URIs look.
         _storage_path(uri)
     response: StorageReadResponse = read_response(answer, "storage_read")
     if response.HasField("failure"):
@@ -220,12 +216,12 @@ def read_result(uri: str, answer: PluginResponse) -> ReadResourceResult:
             return ReadResourceResult(_parse_contents(response.contents_json))
         except DECODE_ERRORS as exc:
             raise RpcError(INTERNAL_ERROR, f"{uri}: its contents are invalid: {exc}") from None
-    # Go programs answer like this if the document does not exist. A document has at least version
-    # 1.
+    # This is the answer of a Go program if the document does not exist. A document that exists has
+    # at least version 1.
     if not response.content and not response.version and not response.metadata:
         raise ResourceNotFound(uri)
 
-    # Storage has only bytes, and MCP distinguishes text from binary content.
+    # A stored document consists of bytes. MCP distinguishes text from binary content.
     try:
         contents = ResourceContents(uri, text=response.content.decode(), mime_type=MARKDOWN)
     except UnicodeDecodeError:

@@ -1,8 +1,8 @@
 """Converts MCP requests for tools and prompts to requests of the plugin protocol, and back.
 
-A hub forwards requests to plugins, which speak this protocol. hub_backend.py, an MCP server in
-front of a hub, calls these functions, sends the requests and receives the responses. Resources are
-in resource_translation.py.
+A hub forwards requests to plugins, which speak this protocol. HubBackend (hub_backend.py), an MCP
+server in front of a hub, calls these functions, sends the requests and receives the responses.
+resource_translation.py converts requests for resources.
 
     tools/call       ToolRequest. The response contains a JSON object. If the value of its key
                      `text` is a string, this string is the text of the result. Otherwise the text
@@ -85,17 +85,18 @@ __all__ = [
 
 log = logging.getLogger("concertino.orchestra.translation")
 
-# The plugin id that plugins see as the caller when an MCP client calls a tool. It is the same as in
-# the Go implementation.
+# The id that plugins see as the caller when an MCP client calls a tool, as in the Go
+# implementation.
 CALLER = "transport.stdio"
-# The key in a request's `_meta` that names the AI provider, such as openai, whose plugin must run
-# the tool.
+# The key in a request's `_meta` with the name of an AI provider, such as openai. The hub then sends
+# the call to the plugin that gives access to this provider.
 PROVIDER = "orchestra/provider"
 # Error codes of the plugin protocol for mistakes of the client. They become -32602 (invalid
 # params), and all other codes become -32603 (internal error).
 REFUSED_ARGUMENTS = "validation_error"
 CLIENT_ERRORS = ("prompt_not_found", REFUSED_ARGUMENTS)
-# Go programs report a failed prompts/get by a description that begins with one of these texts.
+# If a prompts/get fails, Go programs answer with a prompt whose description begins with one of
+# these texts.
 GO_PROMPT_ERRORS = (
     'no plugin provides prompt "',
     'prompt "',
@@ -112,7 +113,7 @@ _parse_text = Decoder(str).decode
 _parse_content = Decoder(ContentBlock).decode
 _parse_texts = Decoder(dict[str, str]).decode
 _parse_schema = Decoder(dict[str, Any]).decode
-# Sorted, because Go programs send the members of an object in another order each time.
+# The keys are sorted, because Go programs send the keys of an object in another order each time.
 encode_sorted = Encoder(order="sorted").encode
 
 
@@ -125,7 +126,7 @@ def read_response(response: PluginResponse, kind: str) -> Any:
     got = response.WhichOneof("response")
     if got == kind:
         return getattr(response, kind)
-    # The protocol's only error response is a failed tool call.
+    # The protocol's error response to any request is a failed tool call.
     if got == "tool_call":
         error = response.tool_call
         code = INVALID_PARAMS if error.error_code in CLIENT_ERRORS else INTERNAL_ERROR
@@ -144,7 +145,7 @@ def caller_fields(session: str) -> bytes:
     """Return the encoded fields of a PluginRequest that name the caller of a tool.
 
     Pass the result to call_request() for each call of the session.
-    session: an id for the session of the MCP client. Plugins see it.
+    session: an id for the session of the MCP client, for which plugins may keep state.
     """
     return encode_caller(CALLER, session)
 
@@ -163,9 +164,9 @@ def call_request(params: Params, meta: Params, caller: bytes) -> bytes:
 def stream_request(params: Params, meta: Params, session: str) -> PluginRequest:
     """Return the PluginRequest for a tools/call whose tool is called as a stream.
 
-    The connection sets the ids of the request and of the stream.
+    The request has no ids, because the connection sets the ids of the request and of the stream.
     params, meta: the params of the MCP request, and the `_meta` in them.
-    session: an id for the session of the MCP client. Plugins see it.
+    session: an id for the session of the MCP client, for which plugins may keep state.
     Raises RpcError if the params are invalid or too large.
     """
     name, arguments, trace_parent, provider = _read_call(params, meta)
@@ -191,7 +192,7 @@ def _read_call(params: Params, meta: Params) -> tuple[str, PackedObject | None, 
     """Return the tool, the arguments, the trace context and the AI provider of a tools/call.
 
     params, meta: the params of the MCP request, and the `_meta` in them.
-    Each text is empty, and the arguments are None, if the call does not have them.
+    The arguments are None, and the other texts are empty, if the call does not have them.
     Raises RpcError if the params are invalid or too large.
     """
     name = _read_name(params)
@@ -209,13 +210,11 @@ def _read_call(params: Params, meta: Params) -> tuple[str, PackedObject | None, 
 
 
 def _read_provider(value: Raw) -> str:
-    """Return the AI provider that a call names. Raises RpcError if it is not a string.
-
-    If an invalid value were ignored, the call could go to another company than the user wants.
-    """
+    """Return the AI provider that a call names. Raises RpcError if it is not a string."""
     try:
         return _parse_text(value)
     except DECODE_ERRORS:
+        # If an invalid value were ignored, another company could get the call than the user wants.
         message = f"tools/call params._meta.{PROVIDER}: expected a string"
         raise RpcError(INVALID_PARAMS, message) from None
 
@@ -250,18 +249,17 @@ def call_result(response: ToolResponse) -> CallToolResult:
 
     Plugins made with this package also say in the field `structured` what the object is:
 
-    - RESULT: the object is the structured content.
-    - DATA: the structured content is in its key `data`. Content blocks that are not text are in its
-      key `content`.
-    - UNKNOWN: there is no structured content, and `content` is as for DATA. The field is also
+    - RESULT: the structured content itself.
+    - DATA: an object with the structured content in the key `data`, and the content blocks that are
+      not text in the key `content`.
+    - UNKNOWN: an object without structured content; `content` is as for DATA. The field is also
       UNKNOWN in the responses of Go plugins, which do not set it.
-    - ERROR, in the response to a failed call: the text is a JSON object with the keys `error` and
-      `code`.
+    - ERROR, in the response to a failed call: there is no object, and the text of the result is a
+      JSON object with the keys `error` and `code`.
 
-    In the result, the keys of objects are sorted, because Go programs send them in another order
-    each time. A failed call gives a result with is_error.
-    Raises ArgumentsRefused, which contains such a result, if the plugin found the arguments
-    invalid. Raises RpcError if the response cannot be decoded.
+    The result of a failed call has is_error.
+    Raises ArgumentsRefused, which contains the result with is_error, if the plugin has refused the
+    arguments as invalid. Raises RpcError if the response cannot be decoded.
     """
     kind = response.structured
     if not response.success:
@@ -278,30 +276,33 @@ def call_result(response: ToolResponse) -> CallToolResult:
     except InvalidStruct as exc:
         raise RpcError(INTERNAL_ERROR, f"the result of the tool: {exc}") from None
 
-    # Go programs show only the value of `text` to the model. Without one, the whole object is both
-    # the text and the structured content. An empty object says nothing, unless it is a RESULT.
+    # Go programs show only the value of `text` to the model. Without such a text, the whole object
+    # is both the text and the structured content. An empty object of another kind than RESULT is
+    # no structured content, because it says nothing.
     text = result.get("text")
     if not isinstance(text, str):
         json = encode_sorted(result)
         structured = Raw(json) if result or kind == ToolResponse.RESULT else UNSET
         return CallToolResult([TextContent(json.decode())], structured)
 
-    # A RESULT may have a key `content` that means something else.
-    others = [] if kind == ToolResponse.RESULT else _other_content(result.get("content"))
-    content = [*([TextContent(text)] if text or not others else []), *others]
+    # In a RESULT, the key `content` belongs to the tool, and means anything.
+    blocks = [] if kind == ToolResponse.RESULT else _other_content(result.get("content"))
+    # An empty text is left out if there is other content.
+    content: list[ContentBlock] = [*blocks]
+    if text or not blocks:
+        content.insert(0, TextContent(text))
     if kind == ToolResponse.DATA:
         data = result.get("data")
-        return CallToolResult(
-            content, Raw(encode_sorted(data)) if isinstance(data, dict) else UNSET
-        )
-    # The object of a Go plugin that has other keys than `text` is structured content.
-    if kind == ToolResponse.RESULT or (len(result) > 1 and not others):
+        structured = Raw(encode_sorted(data)) if isinstance(data, dict) else UNSET
+        return CallToolResult(content, structured)
+    # The object of a Go plugin with other keys than `text` is structured content.
+    if kind == ToolResponse.RESULT or (len(result) > 1 and not blocks):
         return CallToolResult(content, Raw(encode_sorted(result)))
     return CallToolResult(content)
 
 
 def _other_content(content: object) -> list[ContentBlock]:
-    """Return the content blocks that are not text. Empty if any block is not valid MCP content.
+    """Return the content blocks that are not text; [] if any block is not valid MCP content.
 
     content: the value of the key `content` in a response's object; None if there is none.
     """
@@ -317,8 +318,8 @@ def _other_content(content: object) -> list[ContentBlock]:
 def tools_of(response: ListToolsResponse, warn: Warn = log.warning) -> list[Tool]:
     """Return the tools in a response as MCP tools, sorted by name. Leaves out invalid tools.
 
-    Of two tools with the same name, the result has only one. Which one does not depend on their
-    order in the response.
+    Of two tools with the same name, the result has one; the choice does not depend on their order
+    in the response.
     warn: called with a sentence for each tool that is left out.
     """
     tools: list[Tool] = []
@@ -341,10 +342,7 @@ def tools_of(response: ListToolsResponse, warn: Warn = log.warning) -> list[Tool
 
 
 def _tool_content(definition: ToolDefinition) -> bytes:
-    """Return the description and the schema of a tool as bytes, to compare two tools.
-
-    The keys of the schema are sorted, because Go programs send them in another order each time.
-    """
+    """Return the description and the schema of a tool as bytes, to compare two tools."""
     try:
         schema = encode_sorted(unpack(definition.input_schema, definition.input_schema_json))
     except InvalidStruct:
@@ -353,11 +351,7 @@ def _tool_content(definition: ToolDefinition) -> bytes:
 
 
 def _output_schema(definition: ToolDefinition, warn: Warn) -> dict[str, Any] | None:
-    """Return the output schema of a tool; None if there is none, or if it is not for objects.
-
-    A result that is not an object becomes text, so a schema for it would wrongly promise structured
-    content.
-    """
+    """Return the output schema of a tool; None if there is none, or if it is not for objects."""
     if not definition.output_schema:
         return None
     try:
@@ -370,6 +364,8 @@ def _output_schema(definition: ToolDefinition, warn: Warn) -> dict[str, Any] | N
     reference = root.get("$ref")
     if isinstance(reference, str) and reference.startswith("#/$defs/"):
         root = root.get("$defs", {}).get(reference.removeprefix("#/$defs/"), root)
+    # A result that is not an object becomes text. A schema for such results would promise
+    # structured content, which the client does not get.
     return schema if root.get("type") == "object" else None
 
 
@@ -379,8 +375,8 @@ def _output_schema(definition: ToolDefinition, warn: Warn) -> dict[str, Any] | N
 def prompts_of(response: ListPromptsResponse, warn: Warn = log.warning) -> list[Prompt]:
     """Return the prompts in a response as MCP prompts, sorted by name. Leaves out invalid prompts.
 
-    Of two prompts with the same name, the result has only one. Which one does not depend on their
-    order in the response.
+    Of two prompts with the same name, the result has one; the choice does not depend on their order
+    in the response.
     warn: called with a sentence for each prompt that is left out.
     """
     return [
@@ -435,11 +431,11 @@ def prompt_result(response: PromptGetResponse) -> GetPromptResult:
 
 
 def _prompt_failure(response: PromptGetResponse) -> RpcError | None:
-    """Return the error in a response. None if the response has a prompt."""
+    """Return the error in a response; None if the response has a prompt."""
     if response.HasField("failure"):
         code, message = response.failure.code, response.failure.message or response.failure.code
         return RpcError(INVALID_PARAMS if code in CLIENT_ERRORS else INTERNAL_ERROR, message)
-    # A prompt that was rendered has messages, so its description cannot be mistaken for an error.
+    # A response with messages is a prompt, whatever its description is.
     text = response.description
     if response.messages or not text.startswith(GO_PROMPT_ERRORS):
         return None
@@ -450,8 +446,8 @@ def _prompt_failure(response: PromptGetResponse) -> RpcError | None:
 def _prompt_content(kind: str, text: str) -> ContentBlock:
     """Return the MCP content of a prompt's message.
 
-    kind: the type of the content, such as "text" or "image". For types other than text, plugins
-        made with this package send the content as JSON in `text`.
+    kind: the type of the content, such as "text" or "image".
+    text: the text; for other types, the content as JSON, as plugins of this package send it.
     """
     if kind not in ("", "text"):
         try:
@@ -497,12 +493,10 @@ def _sort_by_name(
     content: Callable[[T], bytes],
     warn: Warn,
 ) -> list[T]:
-    """Return definitions sorted by name, except definitions without a name and duplicates.
+    """Return definitions sorted by name. Leaves out definitions without a name and duplicates.
 
     kind: "tool" or "prompt", for messages.
-    content: returns the content of a definition as bytes. Of several definitions with one name, the
-        one with the smallest content is used, because a Go hub sends them in another order each
-        time.
+    content: returns the content of a definition as bytes.
     warn: called with a sentence for each definition that is left out.
     """
     # T has an attribute `name`. The classes of protobuf do not match a Protocol that says so.
@@ -514,6 +508,7 @@ def _sort_by_name(
             continue
         if name in by_name:
             warn(f"a {kind} is left out: there are two of the name {name!r}")
+            # A Go hub sends the definitions in another order each time, so choose by content.
             definition = min(by_name[name], definition, key=content)
         by_name[name] = definition
     return [by_name[name] for name in sorted(by_name)]
