@@ -3,10 +3,9 @@ protect_events(): gives the stream of an earlier version a subject with a random
 
 A hub runs plugins, and passes on the events that they publish. JetStream, the storage of NATS
 servers, stores messages in streams. All hubs publish their events to one stream, and each hub
-copies the messages of this stream into a log of its own. So the subscribers of every hub get the
-events of all hubs. The number of an event is the number of its message in the stream, so a cursor
-from one hub is valid at all hubs, also after a restart. HubEvents uses a ClusterLog in place of an
-EventLog.
+copies the messages of this stream into its own log. So the subscribers of every hub get the events
+of all hubs. The number of an event in the log is the number of its message in the stream, so a
+cursor from one hub is valid at all hubs, even after a restart.
 """
 
 from __future__ import annotations
@@ -45,17 +44,17 @@ log = logging.getLogger("concertino.hub")
 
 # The time limit of each request of protect_events(), in seconds.
 REQUEST_S = 5.0
-# How many events of publish_soon() may wait until they are stored. Further events are lost.
+# How many events of publish_soon() may wait until they are stored. Additional events are lost.
 MAX_WAITING = 1000
 
 
 class ClusterLog(EventLog):
     """The latest events of all hubs. Call open() before use, and close() at the end.
 
-    cluster: connected to the NATS servers.
+    It is also the Follower of its stream (nats/stream.py), whose begin() and handle() the Stream
+    calls.
 
-    A ClusterLog is also the Follower of its stream (nats/stream.py): the Stream calls begin() and
-    handle().
+    cluster: the connection to the NATS servers.
     """
 
     def __init__(self, cluster: NatsCluster) -> None:
@@ -68,9 +67,10 @@ class ClusterLog(EventLog):
         self._losses = RefusalLog(noun="events", verb="lost")
 
     async def open(self) -> None:
-        """Load the events that the stream has, and follow it. Creates the stream if necessary.
+        """Load the events in the stream, and receive new events from now on.
 
-        Raises StreamUnavailable if the servers have no JetStream or refuse this hub.
+        Creates the stream if it does not exist. Raises StreamUnavailable if the servers have no
+        JetStream or refuse this hub.
         """
         await self._stream.open()
         subject = self._stream.subject
@@ -89,13 +89,13 @@ class ClusterLog(EventLog):
         self._losses.report_end("the log of the cluster's events")
 
     async def publish(self, event: Publish, source: str) -> None:
-        """Store an event in the stream, which then sends it to all hubs.
+        """Store an event in the stream, which then sends the event to all hubs.
 
-        This hub, too, adds the event to its log only when it comes back from the stream.
         source: the id of the plugin that has published the event.
-        Raises InvalidEvent if the event cannot be published. Raises Disconnected if the cluster
-        does not acknowledge it.
+        Raises InvalidEvent if the event is not valid or too large. Raises Disconnected if the
+        cluster does not acknowledge the event.
         """
+        # Only handle() adds the event to this log, when the stream sends it back.
         data = log_event(event, source).delivery.SerializeToString()
         try:
             await self._stream.publish(data)
@@ -125,13 +125,13 @@ class ClusterLog(EventLog):
     # The messages of the stream (Follower)
 
     def begin(self, id: str, first: int, last: int) -> None:
-        """Prepare for the messages of the stream. If it is another stream, begin a new log.
+        """Prepare for the messages of the stream. If the id of the stream is new, begin a new log.
 
         id: identifies the stream. It changes if the servers have lost the last messages of the
-            stream, because later messages then get the same numbers again.
-        first, last: the numbers of the oldest message in the stream, and of the newest one.
+            stream: later messages then get the numbers of the lost messages.
+        first, last: the numbers of the oldest and of the newest message in the stream.
         """
-        # The id of a log is part of its cursors, so it is short.
+        # Shorten the id to eight digits, because it is part of each cursor (event_log.CURSOR).
         log_id = sha256(id.encode()).hexdigest()[:8]
         if log_id != self.id:
             # The first number of an empty stream is 0, but messages are numbered from 1 on.
@@ -140,8 +140,8 @@ class ClusterLog(EventLog):
     def handle(self, number: int, payload: bytes) -> None:
         """Add an event of any hub to the log.
 
-        number: the number of the message in the stream. A message that comes twice is added once.
-        payload: the event as a serialized EventDelivery, which publish() has stored.
+        number: the number of the message in the stream. Does nothing if the log has it already.
+        payload: the event that publish() has stored, a serialized EventDelivery.
         """
         try:
             delivery = EventDelivery.FromString(payload)
@@ -152,7 +152,7 @@ class ClusterLog(EventLog):
             )
         except (DecodeError, InvalidStruct) as exc:
             log.warning("event %d of the cluster cannot be read: %s", number, exc)
-            # Add an empty event. If the number were missing, add() would drop all events before it.
+            # Add an empty event: if this number were missing, the next add() would drop all events.
             delivery, values = EventDelivery(), {}
         self.add(number, delivery, values, len(payload) + EVENT_BYTES)
 
@@ -160,10 +160,10 @@ class ClusterLog(EventLog):
 def protect_events(address: str, certificates: Certificates | None) -> str:
     """Give the stream of events a subject with a random token, if its subject has none.
 
-    A stream that an earlier version has created has no such token. So plugins can make JetStream
-    store its answers to them in the stream (nats/stream.py). The events in the stream, and their
-    cursors, stay. Running hubs read the new subject when they next publish an event. But hubs of an
-    earlier version cannot publish events any more.
+    A stream that an earlier version of this package has created has no such token. Plugins can
+    guess its subject, and make JetStream store answers in it (nats/stream.py).
+    The events in the stream, and their cursors, stay. Running hubs read the new subject when they
+    next publish an event. Hubs of an earlier version cannot publish events any more.
     address: the NATS servers, such as `tls://a,b,c` or `nats://HOST:PORT`.
     certificates: the directory with the hub's certificate; required for an address with `tls://`,
         None otherwise.
@@ -182,17 +182,18 @@ def protect_events(address: str, certificates: Certificates | None) -> str:
             raise Disconnected("JetStream is not enabled in the servers")
         return decode_answer(message.payload)
 
-    beginning = event_subject(HUB)
+    # The subject without a random token.
+    base = event_subject(HUB)
     try:
         found = ask("INFO")
         if found.error is not None and found.error.err_code == NO_STREAM:
             return "there is no stream yet; the first hub creates it with a random token"
-        if found.error is None and has_random_token(found.config["subjects"][0], beginning):
+        if found.error is None and has_random_token(found.config["subjects"][0], base):
             return "its subject has a random token already"
         if found.error is None:
-            subject = with_random_token(beginning)
-            # Check that hubs may publish there: if not, this raises PermissionsViolation. Otherwise
-            # the server answers at once that nobody has subscribed to the subject.
+            subject = with_random_token(base)
+            # Raise PermissionsViolation if hubs may not publish at the new subject. If they may,
+            # the server answers at once that nobody has subscribed to it.
             server.request_all([Request(subject)], REQUEST_S)
             found = ask("UPDATE", encode({**found.config, "subjects": [subject]}))
     finally:

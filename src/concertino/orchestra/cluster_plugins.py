@@ -1,11 +1,11 @@
 """A hub in a NATS cluster: HubCluster, and the plugins that it finds there.
 
-A hub starts plugins, programs with tools, and forwards requests to them. In a cluster, it also
+A hub starts plugins, programs with tools, and forwards requests to them. In a cluster, a hub also
 forwards requests to plugins that other hubs or users have started. A worker is a process that
-answers the calls of such a plugin (nats_listener.py). Workers announce themselves with the manifest
-of their plugin, a PluginManifest, which says what the plugin provides and needs. They do so when
-they connect, when they leave, and when a hub asks. A hub asks every DISCOVER_S seconds, and forgets
-workers that do not answer. For the hub, a plugin exists while the plugin has workers.
+answers the calls of such a plugin (nats_listener.py). A worker announces itself with the manifest
+of its plugin, which says what the plugin provides and needs: when it connects, when it leaves, and
+when a hub requests announcements. A hub requests them every DISCOVER_S seconds, and forgets workers
+that do not answer. For the hub, a plugin exists while the plugin has workers.
 """
 
 from __future__ import annotations
@@ -49,27 +49,29 @@ __all__ = ["ClusterPlugin", "ClusterPlugins", "HubCluster"]
 
 log = logging.getLogger("concertino.hub")
 
-# How often workers are asked to announce themselves, and how long one may be silent before it is
-# forgotten, in seconds.
+# All times in seconds.
+# The time between two requests for announcements.
 DISCOVER_S = 2.0
+# A worker that was silent for this time is forgotten.
 FORGET_S = 5.0
 # How long open() waits for the announcements of workers that already run.
 FIRST_DISCOVERY_S = 0.25
-# How often retire() checks whether calls are in progress, in seconds.
+# The time between two checks of retire() whether calls are in progress.
 DRAIN_POLL_S = 0.1
-# The time limit for fetching one list of a plugin, in seconds.
+# The time limit for fetching one list of a plugin.
 LIST_S = 10.0
-# How many plugins of the cluster a hub knows, and how many workers of each plugin. Additional ones
-# are ignored.
+# How many plugins of the cluster a hub stores, and how many workers of each plugin. Announcements
+# of additional plugins and workers are ignored.
 MAX_PLUGINS = 1024
 MAX_WORKERS = 4096
-# How many different manifests of the workers of one plugin a hub keeps. Each may have almost 1 MiB.
-# A worker with one more manifest gets calls, but the lists of tools are not fetched for it.
+# How many different manifests of the workers of one plugin a hub stores. Each may have almost 1
+# MiB. A worker with an additional manifest gets calls, but the lists of tools are not fetched for
+# it.
 MAX_MANIFESTS = 16
 
 
 class HubCluster:
-    """Connects a hub to a NATS cluster: finds plugins, answers their requests, and offers its own.
+    """Connects a hub to a NATS cluster: finds the plugins there, and offers the hub's own plugins.
 
     The Hub owns it, and calls open() and close().
 
@@ -105,12 +107,11 @@ class HubCluster:
     async def open(self, answer: RequestHandler, relay: RelayHandler) -> NatsCluster:
         """Connect, begin to answer requests to the hub, and find plugins.
 
-        Returns the NatsCluster, which owns the connection.
         answer: handles each request that `relay` does not forward.
         relay: called first with each request, to forward it without decoding it.
-        Raises ValueError for a malformed address, Disconnected if no server can be reached or
-        accepts this hub, CertificateError, OSError and ImportError. Call close() after an error,
-        too.
+        Returns the NatsCluster, which owns the connection.
+        Raises the exceptions of open_cluster(), such as Disconnected if no server can be reached.
+        Call close() after an error, too.
         """
         self._cluster = await open_cluster(self._address, HUB, self._certificates)
         log.info("this hub is %s/%s in the cluster", HUB, self._cluster.id)
@@ -124,8 +125,8 @@ class HubCluster:
     def offer_plugins(self) -> None:
         """Offer the hub's own plugins to the other hubs of the cluster.
 
-        A plugin is offered if it runs now and its entry in the plugins file allows it (`offer`).
-        Earlier offers of other plugins end. Call this after each change of a plugin.
+        Exactly the plugins that run, and whose entries in the plugins file have `offer`, are
+        offered from now on. Call this after each change of a plugin.
         """
         if self._offers is not None:
             self._offers.update(self._own().values())
@@ -156,16 +157,16 @@ class ClusterPlugin:
 
     It implements HubPlugin (hub_calls.py), the interface by which a hub sends requests to plugins.
 
-    cluster: connected to the NATS servers.
+    cluster: the connection to the NATS servers.
 
     Attributes:
     id: the plugin's id.
     features: the tools, prompts and types of storage that the plugin offers.
-    workers: worker id -> the time of its last announcement, by the clock of the event loop.
-    manifests: worker id -> the serialized manifest that the worker has announced. It has only the
-        manifests that were used for `features`. The workers of a plugin may have different
-        manifests: a hub that offers the plugin provides no storage, and a worker may run another
-        version.
+    workers: worker id -> the time of the worker's last announcement, by the clock of the event
+        loop.
+    manifests: worker id -> the serialized manifest that the worker has announced. A worker is
+        missing if its manifest was not used for `features`. Workers of one plugin may have
+        different manifests, for example because they run different versions.
     """
 
     uses_quic = False
@@ -191,7 +192,7 @@ class ClusterPlugin:
     async def fetch(self, manifest: bytes) -> None:
         """Set `features` from a manifest, and from the lists of tools and prompts.
 
-        The lists are requested from the workers of the plugin; any of them may answer.
+        Requests the lists from the plugin. Any of its workers may answer.
         manifest: the serialized manifest that a worker has just announced.
         Raises ConcertinoError if no worker answers.
         """
@@ -200,14 +201,15 @@ class ClusterPlugin:
         prompts = await self._link.request(PluginRequest(list_prompts=ListPromptsRequest()), LIST_S)
         manifests = map(PluginManifest.FromString, {manifest, *self.manifests.values()})
         self.features = PluginFeatures(
-            parsed,
-            tools.list_tools.tools,
-            prompts.list_prompts.prompts,
-            frozenset(name for item in manifests for name in item.provides_storage),
+            manifest=parsed,
+            tools=tools.list_tools.tools,
+            prompts=prompts.list_prompts.prompts,
+            # A hub that offers the plugin names no storage, but another worker may.
+            storage=frozenset(name for item in manifests for name in item.provides_storage),
         )
 
     def add_manifest(self, worker: str, manifest: bytes) -> bool:
-        """Keep a worker's manifest. Returns whether fetch() must be called for it.
+        """Store a worker's manifest. Returns whether fetch() must be called with the manifest.
 
         fetch() must be called if the worker has changed its manifest, or if the worker is new and
         no other worker has the same manifest.
@@ -227,17 +229,17 @@ class ClusterPlugin:
     def forget_manifest(self, worker: str) -> None:
         """Forget the manifest of a worker that has left.
 
-        If no other worker has the same manifest, `features` may still contain tools and prompts
-        that only this worker had. Then this method forgets all manifests. So add_manifest() returns
-        True for the next announcement, and `features` is fetched again.
+        If no other worker has the same manifest, forget all manifests. add_manifest() then returns
+        True for the next announcement, so that `features` is fetched again.
         worker: the id of the worker.
         """
         manifest = self.manifests.pop(worker, None)
+        # `features` may contain tools and prompts that only this worker had.
         if manifest not in self.manifests.values():
             self.manifests.clear()
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
-        """Send a request to one of the workers, and return its response.
+        """Send a request to one of the workers, and return the response.
 
         Raises TimedOut after timeout_s, and Disconnected if the worker is lost.
         """
@@ -250,8 +252,8 @@ class ClusterPlugin:
 
         body: the PluginRequest, serialized without its id.
         timeout_s: the time limit of the call or of the whole stream.
-        callback: called with the response, or with an exception. For a stream, it is called with
-            each chunk, too.
+        callback: called with the response, or with an exception. For a stream, also called with
+            each chunk.
         stream: the id of the stream in a stream_start; "" for a tool call.
         Returns the pending response; None if the request cannot be sent now.
         """
@@ -263,9 +265,9 @@ class ClusterPlugin:
     def stream(self, request: PluginRequest, timeout_s: float) -> ResponseStream:
         """Call a tool of one of the workers as a stream, and yield the responses.
 
-        request: contains a stream_start. Its request id and stream id are replaced by new ones.
+        request: contains a stream_start. This method replaces its request id and stream id.
         timeout_s: the time limit of the whole stream.
-        Raises TimedOut, and Disconnected if the worker is lost.
+        Raises TimedOut after timeout_s, and Disconnected if the worker is lost.
         """
         return self._link.stream(request, timeout_s)
 
@@ -275,10 +277,10 @@ class ClusterPlugin:
     async def retire(self) -> None:
         """Wait until the calls in progress have ended, and then close the connection to the plugin.
 
-        Called when all workers have left, because a worker that leaves still finishes its calls.
+        Call this when all workers have left. A worker that leaves still finishes its calls.
         """
         try:
-            # Poll, because this is rare. The link itself fails the calls of lost workers.
+            # Poll, because this is rare. The link fails the calls of workers that are lost.
             while self._link.in_progress:  # noqa: ASYNC110
                 await asyncio.sleep(DRAIN_POLL_S)
         finally:
@@ -292,8 +294,8 @@ class ClusterPlugin:
 class ClusterPlugins:
     """Finds the plugins of a cluster. Create it on an event loop, then call open().
 
-    cluster: connected to the NATS servers.
-    is_own: called with the id of a plugin. Returns whether the hub runs this plugin itself. If so,
+    cluster: the connection to the NATS servers.
+    is_own: called with the id of a plugin. Returns whether the hub runs this plugin itself; then
         the workers of the plugin in the cluster are ignored.
     on_change: called when a plugin joins or leaves the cluster, or changes its tools or prompts.
 
@@ -323,9 +325,9 @@ class ClusterPlugins:
         self._timer: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
-        """Begin to find plugins. Wait FIRST_DISCOVERY_S for the announcements of running workers.
+        """Begin to find plugins. Wait 0.25 s for the announcements of running workers.
 
-        Then also wait until the lists of these plugins have been fetched, at most LIST_S.
+        Then wait until the lists of their plugins have been fetched, at most 10 s.
         """
         self._cluster.on_connect.append(self._subscribe)
         self._subscribe(self._cluster.connection)
@@ -353,19 +355,19 @@ class ClusterPlugins:
         connection.subscribe(announcement_subject("*", "*"), self._on_announcement)
 
     def _discover(self) -> None:
-        """Ask all workers for announcements, and forget workers that have been silent.
+        """Request announcements of all workers, and forget workers that have been silent.
 
         Schedules the next call of this method.
         """
         self._timer = self._loop.call_later(DISCOVER_S, self._discover)
         with suppress(Disconnected):
             self._cluster.connection.publish(discovery_subject(HUB), b"")
-        # Without a connection, this hub hears no worker, though they may run.
+        # Without a connection, no announcement arrives from workers that run. Forget none of them.
         if not self._cluster.is_up:
             return
         now = self._loop.time()
         for plugin in list(self._plugins.values()):
-            silent = [id for id, heard in plugin.workers.items() if now - heard > FORGET_S]
+            silent = [id for id, last in plugin.workers.items() if now - last > FORGET_S]
             for worker in silent:
                 self._remove_worker(plugin, worker)
 
@@ -373,7 +375,7 @@ class ClusterPlugins:
         """Handle an announcement: record its worker, and fetch the plugin's lists if needed."""
         id, worker = plugin_of(message.subject), last_name(message.subject)
         plugin = self._plugins.get(id)
-        # A worker that leaves sends an announcement with headers.
+        # An announcement with headers says that the worker leaves.
         if message.headers:
             if plugin is not None:
                 self._remove_worker(plugin, worker)
@@ -381,8 +383,8 @@ class ClusterPlugins:
         if self._is_own(id):
             return
         # Workers announce the same manifest every DISCOVER_S seconds: do not decode it again.
-        is_known = plugin is not None and plugin.manifests.get(worker) == message.payload
-        if not is_known and not _is_manifest_of(id, message.payload):
+        is_stored = plugin is not None and plugin.manifests.get(worker) == message.payload
+        if not is_stored and not _is_manifest_of(id, message.payload):
             return
         if plugin is None:
             if len(self._plugins) >= MAX_PLUGINS:
@@ -404,7 +406,8 @@ class ClusterPlugins:
         try:
             await plugin.fetch(manifest)
         except ConcertinoError as exc:
-            # The lists are fetched again after the next announcement of this manifest.
+            # Forget this manifest, so that its next announcement makes the hub fetch the lists
+            # again.
             for worker in [id for id, item in plugin.manifests.items() if item == manifest]:
                 del plugin.manifests[worker]
             log.warning("%s: its tools could not be listed: %s", plugin.id, exc)
@@ -432,11 +435,11 @@ class ClusterPlugins:
 def _is_manifest_of(id: str, payload: bytes) -> bool:
     """Return whether an announcement contains the manifest of the plugin that its subject names.
 
-    Without this check, a plugin could disturb another one: it can make JetStream publish an answer
-    to a subject with the name of the other plugin (nats_permissions.py).
     id: the id of the plugin in the subject.
     payload: the payload of the announcement.
     """
+    # Without this check, a plugin could make JetStream publish an answer to the subject of another
+    # plugin's announcements (nats_permissions.py).
     try:
         return PluginManifest.FromString(payload).id == id
     except DecodeError:

@@ -1,8 +1,8 @@
 """ClusterWorker: runs a plugin as a worker in a NATS cluster: `python x.py --cluster ADDRESS`.
 
-Without a cluster, a hub starts the process of a plugin, sends it the plugin's settings at boot, and
-forwards calls to it. In a cluster, a user starts the process with its settings. The cluster
-distributes the calls of the plugin among all of its processes, which may run on several machines.
+Without a cluster, a hub starts the process of a plugin, sends it the plugin's settings, and
+forwards calls to it. In a cluster, a user starts the process with its settings. NATS distributes
+the calls of the plugin among all of its processes (workers), which may run on several machines.
 plugin_main.py uses a ClusterWorker for the flag --cluster.
 """
 
@@ -29,9 +29,9 @@ THIS_PROCESS = RemotePeer("this process")
 def read_settings(words: Sequence[str]) -> Mapping[str, str]:
     """Return the settings in `--config NAME=VALUE` flags.
 
-    words: the values of the flags, such as "bucket=notes". Raises ValueError for a value without a
-        name or without "=".
+    words: the values of the flags, such as "bucket=notes".
     Returns name -> value. If a name is repeated, its last value counts.
+    Raises ValueError for a text without a name or without "=".
     """
     settings: dict[str, str] = {}
     for word in words:
@@ -45,8 +45,8 @@ def read_settings(words: Sequence[str]) -> Mapping[str, str]:
 class ClusterWorker:
     """Runs this process as a worker of a plugin: one of the processes that answer its calls.
 
-    plugin: the plugin. start() has been called.
-    answer: handles each request that hubs and other plugins send, and returns the response.
+    plugin: the plugin; its start() has been called.
+    answer: handles each request of a hub or of another plugin, and returns the response.
     """
 
     def __init__(self, plugin: RunnablePlugin, answer: RequestHandler) -> None:
@@ -60,13 +60,12 @@ class ClusterWorker:
     ) -> str:
         """Run the plugin's on_boot functions, and join the cluster.
 
-        Returns the address of the plugin in the cluster, for messages.
         address: the NATS servers of the cluster, such as `tls://a,b,c` or `nats://HOST:PORT`.
         certificates: the certificates of the plugin; used only for an address with `tls://`.
         settings: the configuration for the on_boot functions.
-        Raises ConcertinoError if an on_boot function fails. Raises ValueError for a malformed
-        address, Disconnected if no server can be reached or accepts this plugin, CertificateError,
-        OSError and ImportError.
+        Returns the address of the plugin in the cluster, for messages.
+        Raises ConcertinoError if an on_boot function fails, and the exceptions of open_cluster(),
+        such as Disconnected if no server can be reached.
         """
         name = self._plugin.name
         request = PluginRequest(boot=BootRequest(config=settings))
@@ -75,8 +74,7 @@ class ClusterWorker:
             raise ConcertinoError(f"{name} cannot start: {response.boot.error}")
 
         self._cluster = await open_cluster(address, name, certificates)
-        # Set the hub before calls arrive, so that even the first called tool can call other
-        # plugins.
+        # Set the hub before calls arrive, so that the first call can already use other plugins.
         self._plugin.hub = NatsLink(self._cluster, name, HUB)
         manifest = self._plugin.manifest().SerializeToString()
         self._listener = NatsListener(self._cluster, name, self._answer, manifest=manifest)
@@ -84,7 +82,7 @@ class ClusterWorker:
         return self._listener.address
 
     async def close(self, drain_s: float) -> None:
-        """Accept no more calls, wait up to drain_s seconds for pending ones, and disconnect."""
+        """Accept no more calls, wait up to drain_s seconds for pending calls, and disconnect."""
         if self._listener is not None:
             await self._listener.close(drain_s)
         if self._plugin.hub is not None:

@@ -1,11 +1,12 @@
 """EventLog: the latest events of a hub. EventReader: the position of one subscriber in the log.
 
 A hub runs plugins, and passes on the events that they publish. HubEvents (hub_events.py) adds each
-event that is published to the log. For each plugin, bridge and client that has subscribed, it reads
-the log with an EventReader. All of them read the same log, so a slow subscriber takes no memory.
-The log keeps at most MAX_BYTES. When it is full, it drops the oldest event of the publisher whose
-events take most bytes, so that nobody can replace the events of others. A reader that is too slow
-learns how many events it has missed.
+published event to the log. For each subscriber, HubEvents reads the log with an EventReader. All
+subscribers read the same log, so a slow one takes no memory.
+
+The log has at most MAX_BYTES. When it is full, it drops the oldest event of the publisher whose
+events take most bytes, so that no publisher can replace the events of others. A reader that is too
+slow learns how many events it has missed.
 
 A cursor is a string that stands for a position in the log. It contains the id of the log and the
 number of the event before the position. The log has a new id after a restart of the hub, so a
@@ -40,17 +41,18 @@ __all__ = [
 # The largest size of the log, and of one event, in bytes.
 MAX_BYTES = 16 * 2**20
 MAX_EVENT_BYTES = 2**20
-# How much memory an event takes besides its content. The log counts it with the content.
+# How much memory an event takes besides its content. The size of a logged event includes it.
 EVENT_BYTES = 512
-# The longest topic, in characters, and how many topics the log remembers.
+# The longest topic, in characters.
 MAX_TOPIC = 256
+# How many topics the log remembers.
 MAX_TOPICS = 1000
 # How many filters a subscription may have.
 MAX_FILTERS = 32
 # The largest size of the name and of the text of a filter, in characters.
 MAX_FILTER = 1024
-# How many numbers there are at most from the oldest event in the log to the newest one. Without
-# this limit, a reader might have to pass any number of events that were dropped after the oldest.
+# How many numbers there are at most from the oldest event in the log to the newest one. This limits
+# how many dropped events a reader has to pass between the two.
 MAX_NUMBERS = 100_000
 # How many events a reader looks at before other tasks have a turn. It takes about 1 ms.
 SCAN_EVENTS = 1000
@@ -58,7 +60,7 @@ SCAN_EVENTS = 1000
 ANY_TOPIC = "*"
 # A cursor: the id of the log, and the number of an event.
 CURSOR = re.compile(r"([0-9a-f]{8})-(\d{1,19})")
-# The value of EventDelivery.lost if events are missing, but it is not known how many.
+# The value of EventDelivery.lost if an unknown number of events is missing.
 UNKNOWN = -1
 
 
@@ -71,7 +73,7 @@ class LoggedEvent(Struct, frozen=True, eq=False):
 
     delivery: the message for subscribers.
     payload: the decoded payload, for filters.
-    size: the size of the event as it is counted in the log, in bytes.
+    size: how many bytes of the log the event takes.
     """
 
     delivery: EventDelivery
@@ -97,13 +99,13 @@ class EventLog:
 
     Attributes:
     id: identifies the log in cursors.
-    first, last: the numbers of the oldest event in the log and of the newest one. Events between
-        them may have been dropped. Before the first event, `first` is larger than `last`.
-    last_at_start: 0, unless restart() was called for a log that had events already. Then it is the
-        number of the newest event at that time. A subscriber without a cursor gets the events after
-        it.
-    topics: the topics of the newest events, also of dropped ones, at most MAX_TOPICS. The keys of
-        the dict are an ordered set; the topic of the newest event is last.
+    first, last: the numbers of the oldest and of the newest event in the log. Events between them
+        may have been dropped. In an empty log, `first` is larger than `last`.
+    last_at_start: the number of the newest event that the log had when restart() was called; 0 if
+        it had none, or restart() was never called. A subscriber without a cursor gets the events
+        after this number.
+    topics: the topics of the newest events, including dropped events, at most MAX_TOPICS. The keys
+        of the dict are an ordered set; the topic of the newest event is last.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
@@ -119,10 +121,10 @@ class EventLog:
         self.last_at_start = 0
 
     async def publish(self, event: Publish, source: str) -> None:
-        """Add an event to the log. In the derived class ClusterLog, wait until it is stored.
+        """Add an event to the log. A ClusterLog waits until the cluster has stored the event.
 
-        source: the id of the plugin that has published it.
-        Raises InvalidEvent if the event is not valid. ClusterLog also raises Disconnected, if the
+        source: the id of the plugin that has published the event.
+        Raises InvalidEvent if the event is not valid. A ClusterLog also raises Disconnected, if the
         event could not be stored.
         """
         self.publish_soon(event, source)
@@ -130,23 +132,22 @@ class EventLog:
     def publish_soon(self, event: Publish, source: str) -> None:
         """Add an event to the log, without waiting.
 
-        source: the id of the plugin that has published it; "" for the hub's own events.
+        source: the id of the plugin that has published the event; "" for the hub's own events.
         Raises InvalidEvent if the event is not valid.
         """
         logged = log_event(event, source)
         self.add(self.last + 1, logged.delivery, logged.payload, logged.size)
 
     async def close(self) -> None:
-        """Release what the log uses. This class does nothing; ClusterLog closes its stream."""
+        """Do nothing. ClusterLog, the derived class, closes its stream."""
 
     def add(
         self, number: int, delivery: EventDelivery, payload: Mapping[str, object], size: int
     ) -> None:
         """Add an event to the log under a number, drop old events if needed, and wake the readers.
 
-        Does nothing if there was an event with this or a higher number already.
-        number: usually last + 1. With a higher number, the log drops all other events and begins
-            with this one, because events before this one are missing.
+        number: usually last + 1. With a higher number, events are missing; the log then drops all
+            other events, and begins with this event. With a lower number, nothing is added.
         delivery: the message for subscribers. This method sets its cursor.
         payload: the decoded payload.
         size: how many bytes of the log the event takes.
@@ -167,6 +168,7 @@ class EventLog:
         while self._bytes > self._max_bytes:
             self._drop(max(self._publishers.values(), key=_size_of))
         while self.last - self.first >= MAX_NUMBERS:
+            # Drop the oldest event of the log.
             self._drop(self._publishers[self._events[self.first].delivery.source_plugin])
         self._wake()
 
@@ -181,19 +183,18 @@ class EventLog:
             self.first += 1
 
     def _note_topic(self, topic: str) -> None:
-        """Remember that this topic was used last."""
+        """Move a topic to the end of `topics`."""
         self.topics.pop(topic, None)
         self.topics[topic] = None
         if len(self.topics) > MAX_TOPICS:
             del self.topics[next(iter(self.topics))]
 
     def restart(self, id: str, first: int, last: int) -> None:
-        """Drop all events, and begin a new log.
+        """Drop all events, and begin a new log, whose events the caller then adds.
 
-        The caller then adds the events that the new log has already. Of these, only subscribers
-        with a cursor get any.
         id: identifies the new log.
-        first, last: the numbers of the oldest and of the newest of these events.
+        first, last: the numbers of the oldest and of the newest event that the new log has already.
+            Only subscribers with a cursor get these events.
         """
         self.id = id
         self._clear(first)
@@ -222,7 +223,7 @@ class EventLog:
         return f"{self.id}-{number}"
 
     def get(self, number: int) -> LoggedEvent | None:
-        """Return the event with this number; None if the log does not have it, or no longer."""
+        """Return the event with this number; None if the log does not have the event."""
         return self._events.get(number)
 
     async def wait(self) -> None:
@@ -246,11 +247,11 @@ class EventReader:
         event = await reader.next()
 
     subscribe: the subscription:
-        - `topic`: the topic of the wanted events; "*" for all topics.
-        - `filters`: key of an event's payload -> the string that its value must equal.
-        - `after`: the cursor of the position where the reader begins. If it is empty, the reader
-          begins after the newest event. If it is a cursor of another log, the reader begins before
-          the oldest event.
+        - `topic`: the topic of the events; "*" for all topics.
+        - `filters`: key of an event's payload -> the string that the value of the key must equal.
+        - `after`: the cursor of the position where the reader begins. With an empty string, the
+          reader begins after the newest event. With a cursor of another log, the reader begins
+          before the oldest event.
     Raises InvalidEvent if the topic or the filters are not valid.
     """
 
@@ -265,11 +266,12 @@ class EventReader:
         self._topic = subscribe.topic
         self._filters = dict(subscribe.filters)
         self._log_id = log.id
-        # Whether the subscriber wants new events only.
+        # Whether the subscriber gets new events only.
         self._is_live = not subscribe.after
         # The number of the event before the position.
         self._position = max(log.last, log.last_at_start)
-        # How many events before the position were missed, and not reported yet to the subscriber.
+        # How many events before the position the subscriber has missed since the last event or
+        # position that it got; UNKNOWN for an unknown number.
         self._lost = 0
         if subscribe.after:
             cursor = CURSOR.fullmatch(subscribe.after)
@@ -279,16 +281,14 @@ class EventReader:
                 self._position, self._lost = log.first - 1, UNKNOWN
 
     async def next(self) -> EventDelivery:
-        """Wait for the next event that the subscriber wants, and return it."""
+        """Wait for the next event of the subscription, and return the event."""
         while (event := self.take()) is None:
             await self.wait()
         return event
 
     async def wait(self) -> None:
-        """Wait until take() may find another event. Call this when take() has returned None.
-
-        If take() has not looked at all events of the log yet, this only lets other tasks run.
-        """
+        """Wait until take() may find another event. Call this after take() has returned None."""
+        # If take() has not looked at all events of the log yet, only let other tasks run.
         if self.is_behind:
             await asyncio.sleep(0)
         else:
@@ -296,12 +296,12 @@ class EventReader:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the log has events at which take() has not looked yet."""
+        """Whether the log has events after the position, at which take() has not looked yet."""
         return self._position < self._log.last
 
     @property
     def has_gap(self) -> bool:
-        """Whether the subscriber has missed events directly after its position.
+        """Whether the subscriber has missed events that it has not got as `lost` yet.
 
         take() or take_position() reports them in `lost`. Then this is False again.
         """
@@ -309,19 +309,18 @@ class EventReader:
         return self._lost != 0 or (self.is_behind and self._log.get(self._position + 1) is None)
 
     def take(self) -> EventDelivery | None:
-        """Return the next event that the subscriber wants; None if this call has found none.
+        """Return the next event of the subscription; None if this call has found none.
 
-        After None, the log has more events if `is_behind` is True: call take() again soon.
-        Otherwise call wait() first. One call looks at SCAN_EVENTS events at most. It also stops
-        before events that were dropped; the next calls pass them, SCAN_EVENTS at most in each.
-        In the result, `lost` is how many events before it the subscriber has missed, UNKNOWN if
-        that is not known.
+        One call looks at SCAN_EVENTS events at most. So there may be another event after None, if
+        `is_behind` is True. Call wait() after None, and then take() again.
+        In the result, `lost` is how many events the subscriber has missed before this event;
+        UNKNOWN for an unknown number.
         """
         self._follow_restart()
         self._skip_dropped()
         for _ in range(SCAN_EVENTS):
             event = self._log.get(self._position + 1)
-            # At the end of the log, or before a gap, which has_gap reports first.
+            # Stop at the end of the log, and before dropped events, which has_gap reports first.
             if event is None:
                 break
             self._position += 1
@@ -336,8 +335,8 @@ class EventReader:
     def take_position(self) -> EventDelivery:
         """Return the position of the subscriber, as an EventDelivery without topic.
 
-        Its `cursor` is the position. Its `lost` is how many events before the position the
-        subscriber has missed and was not told of yet; UNKNOWN if their number is not known.
+        Its `cursor` is the position. Its `lost` is how many events the subscriber has missed before
+        the position, since the last event or position; UNKNOWN for an unknown number.
         """
         self._follow_restart()
         self._skip_dropped()
@@ -350,20 +349,17 @@ class EventReader:
         if self._log_id != self._log.id:
             self._log_id = self._log.id
             if self._is_live:
-                # A subscriber at position 0 came before the first event of the old log, and has
-                # missed nothing.
+                # A subscriber at position 0 has missed nothing, because the old log had no events.
                 self._lost = UNKNOWN if self._position else 0
                 self._position = self._log.last_at_start
             else:
                 self._position, self._lost = self._log.first - 1, UNKNOWN
 
     def _skip_dropped(self) -> None:
-        """Move the position behind the next events that were dropped, and count them as missed.
-
-        This method passes all dropped events before the oldest event of the log. Of the later
-        dropped events, it passes SCAN_EVENTS at most, so that other tasks have a turn.
-        """
+        """Move the position behind the next events that were dropped, and count them as missed."""
         before = self._position
+        # Pass all dropped events before the oldest event of the log. Of the later dropped events,
+        # pass SCAN_EVENTS at most, so that other tasks have a turn.
         self._position = max(self._position, self._log.first - 1)
         for _ in range(SCAN_EVENTS):
             if not self.is_behind or self._log.get(self._position + 1) is not None:
@@ -382,7 +378,7 @@ class EventReader:
 def log_event(event: Publish, source: str) -> LoggedEvent:
     """Return an event as it is logged, without its cursor.
 
-    source: the id of the plugin that has published it; "" for the hub's own events.
+    source: the id of the plugin that has published the event; "" for the hub's own events.
     Raises InvalidEvent if the topic or the payload is not valid, or if the event is too large.
     """
     _check_topic(event.topic)

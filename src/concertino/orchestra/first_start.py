@@ -1,9 +1,9 @@
 """FirstStart: the progress of a plugin's first start, for which other plugins and requests wait.
 
-A hub runs each plugin, a program with tools, in a process of its own. A PluginProcess supervises
-the process, and has a FirstStart. A plugin starts after the plugins that it depends on. A plugin
-over QUIC also starts after the previous plugin over QUIC in the plugins file. Requests that arrive
-while a hub starts wait for the plugins that they need (start_waits.py).
+A hub runs each plugin, a program with tools, in its own process. A PluginProcess supervises the
+process, and has a FirstStart. A plugin starts after the plugins that it depends on. A plugin over
+QUIC also starts after the previous plugin over QUIC in the plugins file. Requests that arrive while
+a hub starts wait for the plugins that they need (start_waits.py).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ __all__ = ["FirstStart"]
 
 # Both limits are seconds of processor time, because a start takes longer on a loaded machine.
 #
-# Plugins over QUIC start one after the other. When a plugin has used this much processor time and
-# is not ready, the next one starts anyway. This is long enough for Go programs, which may depend on
-# the order of starts: they are ready after 0.03 s. It is shorter than the 0.2 s that programs of
-# this package need over QUIC, so that such programs need not wait until the previous one is ready.
+# Plugins over QUIC start one after the other. When a plugin has used this much processor time, the
+# next plugin starts even if the first is not ready. The time is long enough for Go programs, which
+# may depend on the order of starts: they are ready after 0.03 s. It is shorter than the 0.2 s that
+# programs of this package need over QUIC, so that they do not wait for each other's whole start.
 NEXT_S = 0.1
 # When a plugin has used this much processor time and is not ready, calls that another plugin can
 # answer no longer wait for it.
@@ -34,16 +34,18 @@ class FirstStart:
         until `previous.lets_next_start` is set. None if this start need not wait for another
         plugin.
 
-    Attributes, most of them an asyncio.Event:
-    lets_next_start: set when the next plugin over QUIC may start, because this start is settled, or
-        because this plugin has used NEXT_S of processor time.
-    is_late: whether the plugin has used LATE_S of processor time before it was ready. If so, calls
-        that another plugin can answer do not wait for it. It stays True when the plugin is ready.
-    is_settled: set when requests should no longer wait for the plugin, because the start is over,
-        because the plugin sleeps (idleness.py), or because a request has waited as long as it may.
-    is_over: set when the start has succeeded or failed, when the plugin has not booted for seconds
-        (plugin_run.py), or when a dependency has failed to start.
-    has_run: set when the plugin has run at least once.
+    Attributes:
+    lets_next_start: an event that is set when the next plugin over QUIC may start: this start is
+        settled, or this plugin has used NEXT_S of processor time.
+    is_late: whether the plugin has used LATE_S of processor time and was not ready then. Calls that
+        another plugin can answer do not wait for such a plugin.
+    is_settled: an event that is set when requests should no longer wait for the plugin:
+        - The start is over.
+        - The plugin sleeps, and so uses no processor time (idleness.py).
+        - A request has waited for the plugin as long as it may.
+    is_over: an event that is set when the start has succeeded or failed, when the plugin takes too
+        long to boot (SLOW_BOOT_S in plugin_run.py), or when a dependency has failed to start.
+    has_run: an event that is set when the plugin runs for the first time.
     """
 
     def __init__(self, on_change: Callable[[], None], previous: FirstStart | None = None) -> None:
@@ -60,19 +62,18 @@ class FirstStart:
     ) -> None:
         """Wait until the dependencies have run, and until the previous plugin lets this one start.
 
-        If a dependency fails to start, this first start counts as over, so that requests no longer
-        wait for this plugin. But this method goes on waiting, because the hub starts the dependency
-        again.
-        dependencies: the id of each plugin that must have run before -> its first start.
-        on_failure: called with the id of a dependency that has failed to start.
+        dependencies: plugin id -> first start, for each plugin that must have run before.
+        on_failure: called with the id of a dependency that has failed to start. The method goes on
+            waiting then, because the hub starts the dependency again.
         """
         for id, other in dependencies.items():
             await other.is_settled.wait()
-            # If the dependency has not run, it has failed, sleeps, or has been waited for too long.
-            # So requests need not wait for this plugin either.
+            # If the dependency is settled, but has not run, requests no longer wait for it. They
+            # need not wait for this plugin either.
             if not other.has_run.is_set():
                 self.settle()
             await other.is_over.wait()
+            # The dependency has failed to start. So this first start has failed, too.
             if not other.has_run.is_set():
                 on_failure(id)
                 self.end()
@@ -81,9 +82,9 @@ class FirstStart:
             await self._previous.lets_next_start.wait()
 
     def on_work(self, used_s: float) -> None:
-        """Handle a report of how much processor time the plugin has used, while it is not ready.
+        """Handle a report about the work of the plugin. Call this only while it is not ready.
 
-        used_s: this time, in seconds.
+        used_s: the processor time that the plugin has used so far, in seconds.
         """
         if used_s >= NEXT_S:
             self.lets_next_start.set()
@@ -92,7 +93,7 @@ class FirstStart:
             self._on_change()
 
     def settle(self) -> None:
-        """Let requests and other plugins no longer wait for this start, which may go on."""
+        """End the waits of requests and other plugins for this start. The start may go on."""
         self.is_settled.set()
         self.lets_next_start.set()
         self._on_change()

@@ -1,6 +1,6 @@
 """wait_until_idle(), watch_work(): observe whether a program that is starting works or sleeps.
 
-While plugins start, a hub lets requests wait for a plugin that is still working, but not for one
+While plugins start, requests to a hub wait for a plugin that is still working, but not for a plugin
 that sleeps, because it may sleep forever. The time since the start does not distinguish the two: on
 a loaded machine, a start takes ten times as long. So the hub observes the processor time of the
 plugin's process and its descendants.
@@ -19,11 +19,11 @@ from msgspec import Struct
 
 __all__ = ["wait_until_idle", "watch_work"]
 
-# Time between two samples, in seconds. A sample reads what the processes have worked and whether
-# they work now.
+# The time between two samples, in seconds. A sample reads the processor time of the processes, and
+# whether they run now.
 SAMPLE_S = 0.025
-# A program is idle if it works in at most this part of the samples. A program that waits for a
-# response still wakes up now and then, for example for its timers.
+# A program is idle if it works in at most this part of the samples. Even a program that waits wakes
+# up now and then, for example for its timers.
 MAX_ACTIVE = 0.1
 # On systems without /proc, every process counts as idle after this time, in seconds.
 UNKNOWN_S = 2.0
@@ -37,7 +37,7 @@ async def wait_until_idle(pid: int, for_s: float) -> None:
     """Wait until a process and its descendants have been idle for `for_s` seconds.
 
     They are idle if they work in at most one tenth of this time (MAX_ACTIVE). Processes that have
-    ended count as idle. On systems without /proc, only waits for `for_s`, at least UNKNOWN_S.
+    ended are idle. On systems without /proc, waits for `for_s`, but at least UNKNOWN_S.
     pid: the id of the process.
     """
     if not _HAS_PROC:
@@ -60,8 +60,8 @@ async def watch_work(pid: int, on_sample: Callable[[float], None]) -> None:
     """Report the processor time of a process and its descendants every SAMPLE_S, until cancelled.
 
     pid: the id of the process.
-    on_sample: called with the seconds of processor time that they have used so far. On systems
-        without /proc, it is called with the seconds since the beginning of this function.
+    on_sample: called with the processor time that the processes have used so far, in seconds. On
+        systems without /proc, called with the time since the beginning of this function.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -82,14 +82,14 @@ class _Work(Struct, frozen=True):
 
 
 def _work_of(pid: int) -> _Work:
-    """Return how much a process and its descendants have worked, and whether they work now."""
+    """Return the processor time of a process and its descendants, and whether they work now."""
     ticks, is_busy = 0, False
     for task in _tasks(pid):
         try:
             # The format is `PID (COMMAND) STATE ...`; COMMAND may contain spaces and parentheses.
             state, *fields = (task / "stat").read_text("latin-1").rpartition(") ")[2].split()
         except (OSError, ValueError):
-            # The thread has ended since _tasks() listed it, so it has just worked.
+            # The thread has ended after _tasks() has listed it, so it has just worked.
             is_busy = True
             continue
         is_busy = is_busy or state in _BUSY_STATES
@@ -100,16 +100,17 @@ def _work_of(pid: int) -> _Work:
 
 def _tasks(pid: int) -> Iterator[Path]:
     """Yield the /proc directory of each thread of a process and of its descendants."""
-    left = [pid]
-    while left:
+    pids = [pid]
+    while pids:
         try:
-            tasks = list(Path(f"/proc/{left.pop()}/task").iterdir())
+            tasks = list(Path(f"/proc/{pids.pop()}/task").iterdir())
         except OSError:
+            # The process has ended.
             continue
         for task in tasks:
             yield task
             try:
-                left += map(int, (task / "children").read_text().split())
+                pids += map(int, (task / "children").read_text().split())
             except OSError:
                 # The thread has ended, or the kernel does not list children.
                 pass

@@ -1,8 +1,7 @@
 """ListChanges: detects when a hub's list of tools or prompts has changed.
 
-A hub runs plugins, and lists the tools and prompts of all of them. It calls compare_soon() after
-each change of a plugin. Most of these changes, such as a new state of the plugin, do not change the
-lists.
+A hub runs plugins, and lists the tools and prompts of all of them. After each change of a plugin,
+it calls compare_soon(). Most changes, such as a new state of the plugin, do not change the lists.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from typing import Literal
 __all__ = ["ListChanges", "ListName"]
 
 ListName = Literal["tools", "prompts"]
-# The time between compare_soon() and the comparison, in seconds. A start changes a plugin several
-# times, and each list should be reported only once.
+# The time between compare_soon() and the comparison, in seconds. During a start, a plugin changes
+# several times, and each list should be reported only once.
 CHANGE_S = 0.05
 
 

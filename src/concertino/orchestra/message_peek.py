@@ -1,12 +1,12 @@
 """peek_tool_call() and similar functions read fields of a serialized message without decoding it.
 
-A hub forwards requests between plugins. It uses these functions to relay tool calls, streams and
-their responses as bytes, which is faster. It must know four fields of a message: the request id,
-the kind of the message, the name of the called tool, and the caller.
+A hub forwards requests between plugins. Without decoding them, it is faster. For this, the hub must
+read four fields of a serialized message: the request id, the kind of the message, the name of the
+called tool, and the caller.
 
-Protobuf allows fields in any order and repeated, but serializers write them in ascending order and
-once. If a message is written differently, these functions return None, or False for a kind, and the
-hub decodes the whole message.
+Protobuf allows fields in any order, and repeated fields. But serializers write each field once, in
+ascending order. If a message is written differently, these functions return None or False, and the
+hub decodes the message.
 Source: protobuf.dev "Encoding"; the Orchestra plugin protocol.
 """
 
@@ -66,6 +66,7 @@ def split_id(payload: bytes) -> tuple[bytes, bytes] | None:
         end = payload[1] + 2
     except IndexError:
         return None
+    # A length from 0x80 on takes several bytes.
     return None if end > len(payload) or end >= 0x82 else (payload[2:end], payload[end:])
 
 
@@ -75,10 +76,10 @@ def peek_tool_call(body: bytes) -> tuple[str, str] | None:
     body: the serialized PluginRequest, without the id at its beginning.
     Returns None in these cases:
 
-    - The request is not a tool call, or has another field besides.
-    - The call names an AI provider, because then the provider decides which plugin gets the call.
-    - The fields of the call are not in ascending order, or one is repeated. The receiver would use
-      the last value of a repeated field, while this function would read the first.
+    - The request is not a tool call, or has another field, too.
+    - The call names an AI provider, because the choice of the plugin then depends on the provider.
+    - The fields of the call are not in ascending order, or a field is repeated. The receiver would
+      use the last value of a repeated field, while this function would read the first.
     """
     at = _content_start(body, _TOOL_CALL)
     size_of_body = len(body)
@@ -114,35 +115,41 @@ def peek_tool_call(body: bytes) -> tuple[str, str] | None:
 
 
 def is_stream_start(body: bytes) -> bool:
-    """Return whether a request begins with a stream_start. body: the request without its id."""
+    """Return whether a request begins with a stream_start.
+
+    body: the serialized request, without its id.
+    """
     return body.startswith(_STREAM_START)
 
 
 def is_chunk(payload: bytes) -> bool:
-    """Return whether a response, with or without its id, has only the field stream_chunk."""
+    """Return whether a serialized response has only the field stream_chunk, apart from its id."""
     return _content_start(payload, _STREAM_CHUNK, _id_end(payload)) > 0
 
 
 def is_stream_end(payload: bytes) -> bool:
-    """Return whether a response, with or without its id, has only the field stream_end."""
+    """Return whether a serialized response has only the field stream_end, apart from its id."""
     return _content_start(payload, _STREAM_END, _id_end(payload)) > 0
 
 
 def is_tool_response(body: bytes) -> bool:
-    """Return whether a response has only the field tool_call. body: the response without its id."""
+    """Return whether a response has only the field tool_call.
+
+    body: the serialized response, without its id.
+    """
     return _content_start(body, _TOOL_CALL) > 0
 
 
 def _id_end(payload: bytes) -> int:
-    """Return the offset after the id with which a message begins; 0 if it begins with none."""
+    """Return the offset after the id at the beginning of a message; 0 if there is no id."""
     return payload[1] + 2 if len(payload) > 1 and payload[0] == _FIRST else 0
 
 
 def _content_start(payload: bytes, tag: bytes, at: int = 0) -> int:
     """Return the offset of a field's content, if the message has only this field from `at` on.
 
-    Returns 0 if there is another field, or a truncated one.
     tag: the tag of the field, of two bytes.
+    Returns 0 if there is another field, or a truncated field.
     """
     if not payload.startswith(tag, at):
         return 0

@@ -1,9 +1,9 @@
 """PendingResponse: the future response to a request on an RPC connection.
 
 Hubs, plugins and bridges send each other requests. RpcClient (rpc_client.py) creates a
-PendingResponse for each request. A PendingResponse takes less time than an asyncio.Future, and it
-can call a function with the response as soon as the response is read, without a task. For a stream,
-which is a request with many responses, the function is called with each response.
+PendingResponse for each request. It is faster than an asyncio.Future, because it can call a
+function with the response as soon as the response is read, without a task. For a stream, which is a
+request with many responses, it calls the function with each response.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ ResponseCallback = Callable[[bytes | BaseException], object]
 
 
 class RequestSender(Protocol):
-    """The connection that a request was sent on. RpcClient implements it."""
+    """The connection on which a request was sent. RpcClient implements it."""
 
     def forget(self, key: Hashable) -> None:
-        """Forget a request whose response is no longer needed, and send a cancellation for it.
+        """Forget a request whose response is no longer needed, and send the peer a cancellation.
 
         key: identifies the request on the connection.
         """
@@ -42,17 +42,17 @@ class RequestSender(Protocol):
 class PendingResponse(PendingOutcome, eq=False):
     """The outcome of a request: the bytes of its response, or an exception.
 
-    Either one task awaits this object, as it would await an asyncio.Future, or the object calls the
-    function on_outcome. RpcClient calls resolve() or fail().
+    Either one task awaits this object, as it would await an asyncio.Future, or this object calls
+    the function on_outcome. RpcClient calls resolve() or fail().
 
     sender: the connection. Its forget() is called when the request is cancelled.
     kind: the kind of request, such as "tool_call", for error messages.
     timeout_s: the request's time limit, in seconds.
     deadline: when the time limit ends, by loop.time().
     key: identifies the request on the connection: its id or, over QUIC, a number.
-    on_outcome: called with a response before resolve() returns, and with an exception in the next
-        iteration of the loop. For a stream, it is called with each chunk, too. None if a task
-        awaits this object.
+    on_outcome: called with the response before resolve() returns, or with an exception in the next
+        iteration of the loop. For a stream, also called with each chunk. None if a task awaits this
+        object.
     stream: the id of the stream; "" for a request with one response. A stream needs on_outcome.
     has_chunk: whether a chunk of the stream has arrived.
     """
@@ -77,7 +77,7 @@ class PendingResponse(PendingOutcome, eq=False):
         """Set the response, and run the waiting task or on_outcome before returning.
 
         Does nothing if there is an outcome already. Call this only from a callback of the event
-        loop, because the waiting task cannot run inside another task.
+        loop, and not from a task, because the waiting task cannot run inside another task.
         """
         if self.outcome is not None:
             return
@@ -87,13 +87,13 @@ class PendingResponse(PendingOutcome, eq=False):
     def pass_on(self, payload: bytes) -> None:
         """Call on_outcome with a response or chunk; without on_outcome, run the waiting task.
 
-        The outcome does not change, because a chunk does not end the request.
-        payload: the serialized response or chunk.
+        payload: the serialized response or chunk. It does not become the outcome, because a chunk
+            does not end the request.
         """
         if self.on_outcome is not None:
             try:
                 self.on_outcome(payload)
-            # An error here must not affect the other responses of the same read.
+            # An exception of on_outcome must not affect the other responses of the same read.
             except Exception as exc:
                 message = f"the response to {self.kind} could not be passed on"
                 self._loop.call_exception_handler({"message": message, "exception": exc})

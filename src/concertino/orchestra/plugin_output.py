@@ -1,10 +1,11 @@
 """PluginOutput: reads stdout and stderr of a plugin's process, for the hub.
 
-A hub starts plugins, and runs each in a process of its own. Each PluginRun (plugin_run.py) creates
-a PluginOutput for its process. Lines are logged by the logger `concertino.hub.PLUGIN`, with secrets
-redacted. The line `READY ADDRESS` on stderr reports where the plugin listens. All output is read,
-so that a plugin which writes too much is not blocked. But only RATE lines a second are logged, so
-that the log still shows the lines of other plugins.
+A hub runs each plugin in its own process. Each PluginRun (plugin_run.py) creates a PluginOutput for
+its process, which logs the lines with the logger `concertino.hub.PLUGIN`, with secrets redacted.
+The line `READY ADDRESS` on stderr reports the address at which the plugin listens.
+
+All output is read, so that a plugin which writes too much is not blocked. But only RATE lines a
+second are logged, so that the log still shows the lines of other plugins.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ OUR_FORMAT = re.compile(
 class PluginOutput(StderrLines):
     """Reads and logs the output of a plugin's process. Create it on an event loop.
 
-    For stderr, the object is called with each chunk that was read. For stdout, it is the Receiver
-    of a connection, which calls the on_... methods. Lines of both are logged in the same way.
+    For stderr, the code that reads it calls this object with each chunk. For stdout, this object is
+    the Receiver of a connection, which calls the on_... methods. Lines of both are logged in the
+    same way.
 
-    log: the logger of the plugin's lines.
-    assigned: the address at which the plugin must listen; empty if it chooses a port itself.
+    log: the logger for the plugin's lines.
+    assigned: the address at which the plugin must listen; empty if the plugin chooses a port.
 
     Attribute:
     ready: a future for the address in the first READY line.
@@ -51,21 +53,21 @@ class PluginOutput(StderrLines):
         super().__init__("plugin", self._log_line, logging.INFO)
         self.ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._log_to = log
-        # The READY line that the plugin must write; empty if it chooses a port itself.
+        # The READY line that the plugin must write; empty if the plugin chooses a port.
         self._assigned = READY + assigned.encode() if assigned else b""
         self._dropped = _DroppedLines(log)
         # Whether a second READY line was logged.
         self._has_warned = False
 
     def on_line(self, line: bytes) -> None:
-        """Handle a line of stderr. If it is a READY line, set `ready`, and otherwise log it."""
+        """Handle a line of stderr: set `ready` from a READY line, and log any other line."""
         if line.startswith(READY):
             address = line[len(READY) :].strip()[:MAX_ADDRESS]
             self._on_ready(address.decode("utf-8", "backslashreplace"))
             return
         # READY may stand at the end of a line, after text that C code or a child of the plugin has
-        # written without a line break. Only with an assigned address it is certain that this text
-        # is the READY line.
+        # written without a line break. This is certain only if READY is followed by the assigned
+        # address.
         if self._assigned and not self.ready.done() and line.endswith(self._assigned):
             line = line.removesuffix(self._assigned)
             self._on_ready(self._assigned[len(READY) :].decode())
@@ -73,14 +75,14 @@ class PluginOutput(StderrLines):
             super().on_line(line)
 
     def _log_line(self, line: str) -> None:
-        """Log a line, at the level that it names if it is a log line of this package."""
+        """Log a line. A log line of this package keeps its level."""
         if not line:
             return
         level = logging.INFO
         match = OUR_FORMAT.fullmatch(line)
         if match is not None:
-            # Our logger adds time, level and name again. So keep the level, the text, and the name
-            # if it is not the plugin's own.
+            # The logger adds time, level and plugin again. So remove them from the line, and keep
+            # only the name of another logger than the plugin's own.
             level = logging.getLevelNamesMapping().get(match["level"], level)
             name = f"[{match['name']}]"
             is_own = name == f"[{self._log_to.name.removeprefix('concertino.hub.')}]"
@@ -115,6 +117,7 @@ class _DroppedLines:
         self._log = log
         # A token bucket: a token for each line that may be logged now.
         self._tokens = BURST
+        # When tokens were added last.
         self._last = time.monotonic()
         # How many lines were dropped since the last report.
         self._count = 0
@@ -127,10 +130,11 @@ class _DroppedLines:
         self._tokens = min(BURST, self._tokens + (now - self._last) * RATE)
         self._last = now
 
-        # After a drop, log nothing until there are tokens for a whole second. Otherwise a plugin
-        # that keeps writing too much would get single lines logged, each with a report about the
-        # lines that were dropped before it.
-        if self._tokens < (RATE if self._count else 1):
+        # After a drop, log nothing until there are tokens for a whole second. Otherwise, while a
+        # plugin writes too much, single lines would be logged, each with a report about the lines
+        # that were dropped before it.
+        needed = RATE if self._count else 1
+        if self._tokens < needed:
             if self._report_timer is None:
                 self._report_timer = asyncio.get_running_loop().call_later(REPORT_S, self._report)
             self._count += 1

@@ -1,7 +1,8 @@
 """PluginRecord: what has happened to a plugin since its hub began to run it.
 
-A hub runs each plugin, a program with tools, in a process, and starts it again when it has ended.
-Each PluginProcess (plugin_process.py) has a PluginRecord, and `concertino hub ps` shows it.
+A hub runs each plugin, a program with tools, in a process, and starts a new process when the
+process has ended. Each PluginProcess (plugin_process.py) has a PluginRecord, and `concertino hub
+ps` shows it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ class PluginRecord:
     Attributes:
     calls: how many requests the plugin has received.
     restarts: how many times a new process was started.
-    last_error: why the last process ended; empty if no process has ended yet.
+    last_error: why a process has failed last, at its start or later; empty if none has failed.
     last_error_at: the time of last_error, in seconds since 1970.
-    failed_change: why the plugin does not start in its changed form, while its old process still
-        runs; empty if there is no such change.
-    unsent_failure: the error for the next call of a tool, which makes this attribute empty again.
-        PluginWatch sets it to failed_change when the changed files of a plugin do not start.
+    failed_change: why the changed code or entry of the plugin does not start, while its old process
+        still runs; empty if there is no such change.
+    unsent_failure: the error for the next call of a tool. The call makes this attribute empty
+        again. PluginWatch sets it to failed_change when changed code does not start.
     """
 
     def __init__(self) -> None:
@@ -34,11 +35,11 @@ class PluginRecord:
         self.unsent_failure = ""
 
     def forget_change(self) -> None:
-        """Forget a failed change, because the plugin is being started in its changed form now."""
+        """Forget a failed change, because a new process starts with the changed code now."""
         self.failed_change = self.unsent_failure = ""
 
     def set_error(self, reason: str) -> None:
-        """Record why a process has ended, or could not be started.
+        """Record why a process has failed, at its start or later.
 
         reason: a text for users.
         """

@@ -1,10 +1,10 @@
 """PluginReplacement: starts a new process of a plugin, and lets the old one finish its calls.
 
-A hub runs each plugin, a program with tools, in a process of its own. A PluginProcess
-(plugin_process.py) supervises the process. It uses a PluginReplacement when the plugin's own files
-or its entry in the plugins file have changed. The old process serves until the new one
-has started, so a program that fails to start replaces nothing. When the new one has started, the
-old process gets no new calls, and ends when its pending calls have finished.
+A hub runs each plugin, a program with tools, in its own process, which a PluginProcess
+(plugin_process.py) supervises. The process is replaced when the plugin's files or its entry in the
+plugins file have changed. The old process gets the calls until the new process has started, so a
+program that fails to start replaces nothing. Then the old process gets no new calls, and ends when
+its pending calls have finished.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from concertino.orchestra.plugin_run import PluginRun
 
 __all__ = ["PluginReplacement"]
 
-# How many old processes of a plugin may finish their calls. If there are more, the oldest one is
-# ended at once.
+# How many old processes of a plugin may finish their calls at the same time. The oldest processes
+# beyond this number are ended at once.
 MAX_OLD = 4
 REPLACED = "its process was replaced by a new one"
 
@@ -32,10 +32,10 @@ class PluginReplacement:
     Attributes:
     next: the PluginRun of the new process while it is being started; otherwise None. PluginProcess
         sets it.
-    is_pending: whether a replacement is announced, so that the hub lets calls of the plugin wait
+    is_pending: whether a replacement is announced, so that the hub makes calls of the plugin wait
         for it. PluginProcess.announce_replacement() sets it.
-    has_started: an event for a start without an old process that serves meanwhile. PluginProcess
-        clears it before such a start, and sets it when the start has succeeded or failed.
+    has_started: an event for a start of the program while no old process runs. PluginProcess clears
+        it before such a start, and sets it when the start has succeeded or failed.
     """
 
     def __init__(self, log: logging.Logger) -> None:
@@ -50,17 +50,17 @@ class PluginReplacement:
         self._old: dict[PluginRun, asyncio.Task[None]] = {}
 
     def groups(self) -> Iterator[int]:
-        """Yield the ids of the process groups of the new run and of the old ones."""
+        """Yield the ids of the process groups of the new run and of the old runs."""
         for run in (self.next, *self._old):
             if run is not None and run.pid is not None:
                 yield run.pid
 
     async def run(self, replace: Callable[[], Awaitable[None]]) -> None:
-        """Run a replacement, and wait for its end. First wait for an earlier replacement, if any.
+        """Run a replacement, and wait for its end. First wait for the end of an earlier one.
 
-        replace: starts the new process, and retires the old one. It runs in a task that cancel()
-            can end.
-        Raises what `replace` raises. Returns normally if cancel() has ended the task.
+        replace: starts the new process, and retires the old process. It runs in a task, which
+            cancel() cancels.
+        Raises the exception of `replace`. Returns normally if cancel() was called.
         """
         async with self._lock:
             task = self._current = asyncio.ensure_future(replace())

@@ -1,9 +1,9 @@
 """PluginWatch: replaces the process of a plugin when the plugin's files are saved.
 
 A hub runs plugins, programs with tools. Its PluginSet has one PluginWatch for each plugin whose
-entry in the plugins file has the member `watch`. After a save, the next call waits for the new
-process, and calls in progress finish in the old one. If the new code fails to start, the old
-process goes on, and the next call of a tool gets the reason as its error.
+entry in the plugins file has the key `watch`. After a save, the next call waits for the new
+process, and calls in progress finish in the old process. If the new code fails to start, the old
+process goes on, and the next call of a tool fails with the reason.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = ["PluginWatch"]
 
 log = logging.getLogger("concertino.hub")
 
-# If the files change again while the new process starts, it is replaced in turn, at most this many
-# times. The limit is needed because a plugin may change a watched file whenever it starts.
+# How many processes are started in a row, because the files change again while a new process
+# starts. The limit is needed for a plugin that changes a watched file whenever it starts.
 MAX_STARTS = 5
 
 
@@ -30,9 +30,10 @@ class PluginWatch:
     """Watches the files of one plugin. Use it on one event loop. Call start() next.
 
     paths: the files and directories to watch.
-    plugin: the plugin whose process is replaced. It is told when a replacement begins and ends.
-    replace: starts a new process of the plugin, which gets all calls as soon as it has started. It
-        returns when the process has started or failed to start.
+    plugin: the plugin. PluginWatch calls its announce_replacement() when a replacement begins and
+        ends.
+    replace: starts a new process of the plugin, which gets all calls as soon as it has started.
+        Returns when the process has started or failed to start.
     """
 
     def __init__(
@@ -47,8 +48,9 @@ class PluginWatch:
         )
         self._plugin = plugin
         self._replace = replace
-        # The task that waits for changes, and the one that reloads the plugin after a change.
+        # The task that waits for changes.
         self._following: asyncio.Task[None] | None = None
+        # The task that replaces the plugin's process after a change; None while there is none.
         self._reloading: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -69,9 +71,11 @@ class PluginWatch:
 
         Returns before the new process has started.
         """
-        # Look at _reloading again after the check, because another check() may have begun to
-        # replace the plugin while this one waited.
-        if self._reloading is None and await self._files.check() and self._reloading is None:
+        if self._reloading is not None:
+            return
+        has_changed = await self._files.check()
+        # While this call waited, another check() may have begun to replace the process.
+        if has_changed and self._reloading is None:
             self._plugin.announce_replacement(True)
             self._reloading = asyncio.get_running_loop().create_task(self._reload())
 
@@ -82,15 +86,16 @@ class PluginWatch:
             await self.check()
 
     async def _reload(self) -> None:
-        """Replace the plugin until it runs the code that was saved last."""
+        """Replace the plugin's process until it runs the code that was saved last."""
         record = self._plugin.record
         try:
             for _ in range(MAX_STARTS):
+                # Wait until the editor has finished.
                 changed = await self._files.settle()
                 forget_bytecode(changed)
                 await self._replace()
-                # Why the new code failed to start; "" if it runs. The next call of a tool gets it
-                # as its error.
+                # failed_change says why the new code failed to start; "" if it runs. The next call
+                # of a tool fails with unsent_failure.
                 record.unsent_failure = record.failed_change
                 if not await self._files.check():
                     break

@@ -1,6 +1,6 @@
 """read_loads(): measures the memory and the processor time of process groups.
 
-A hub starts plugins, each in a process group of its own. `concertino hub ps` shows their load.
+A hub starts each plugin in its own process group. `concertino hub ps` shows their load.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class ProcessLoad(Struct, frozen=True):
 def read_loads(groups: Collection[int], interval_s: float = INTERVAL_S) -> dict[int, ProcessLoad]:
     """Measure process groups for interval_s seconds, and return the load of each.
 
-    groups: the ids of the process groups, which are the keys of the result. Groups that have ended
-        are left out. On systems without /proc, the result is empty.
+    groups: the ids of the process groups.
+    Returns group id -> load. Groups that have ended are left out. On systems without /proc, the
+    result is empty.
     Blocks the thread, so do not call this on an event loop.
     """
     if not groups:
@@ -43,7 +44,8 @@ def read_loads(groups: Collection[int], interval_s: float = INTERVAL_S) -> dict[
     elapsed_s = time.monotonic() - began
     loads: dict[int, ProcessLoad] = {}
     for group, now in _read_cpu(groups).items():
-        # A process that was started after the first measurement had used 0 s at that time.
+        # A process that was started after the first measurement is not in `earlier`: it had used
+        # 0 s then.
         earlier = before.get(group, {})
         used_s = sum(max(0.0, cpu_s - earlier.get(pid, 0.0)) for pid, cpu_s in now.items())
         loads[group] = ProcessLoad(sum(map(read_memory, now)), 100 * used_s / elapsed_s)

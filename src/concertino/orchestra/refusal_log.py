@@ -1,10 +1,10 @@
 """RefusalLog: logs refusals and losses that may happen hundreds of times a second, in few lines.
 
-A QUIC listener (quic_listener.py) logs the clients that it refuses. A hub, which passes on the
-events of plugins, logs those that it loses while its cluster is unreachable (cluster_events.py).
-Both are called refusals in this module. The first FIRST refusals are logged, then at most one every
-INTERVAL_S seconds, with the number of refusals that were not logged. After INTERVAL_S without a
-refusal, the next FIRST refusals are logged again.
+A QUIC listener (quic_listener.py) logs the clients that it refuses, and a hub logs the events that
+it loses while its cluster is unreachable (cluster_events.py). Both are called refusals in this
+module. The first FIRST refusals are logged, then at most one every INTERVAL_S seconds, with the
+number of refusals that were not logged. After INTERVAL_S without a refusal, the next FIRST refusals
+are logged again.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from time import monotonic
 
 __all__ = ["RefusalLog"]
 
-# How many refusals are logged after a pause, and how often one is logged after them, in seconds.
+# How many refusals are logged after a pause.
 FIRST = 5
+# The least time between the refusals that are logged after them, in seconds.
 INTERVAL_S = 10.0
 
 log = logging.getLogger("concertino.orchestra")
@@ -25,7 +26,7 @@ log = logging.getLogger("concertino.orchestra")
 class RefusalLog:
     """Logs the refusals of one listener or hub.
 
-    clock: returns the time in seconds.
+    clock: returns the time in seconds, from any beginning.
     noun, verb: the words for a line such as "9 more clients were refused".
     """
 
@@ -45,7 +46,10 @@ class RefusalLog:
         self._last_refusal = self._last_line = float("-inf")
 
     def add(self, text: str) -> None:
-        """Log a refusal, or only count it if there are too many. text: the line for the log."""
+        """Log a refusal. If there are too many refusals, only count it.
+
+        text: the line for the log.
+        """
         now = self._clock()
         if now - self._last_refusal >= INTERVAL_S:
             self._logged = 0

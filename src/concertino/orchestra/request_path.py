@@ -1,11 +1,11 @@
 """The path of a request through several hubs, which is needed to detect a cycle of hubs.
 
-A hub can forward requests to another hub. It does so through one of its plugins, the bridge, which
-runs an MCP server that is connected to the other hub. If the bridges of several hubs form a cycle,
-these hubs would forward a request for ever. So each plugin that runs an MCP server adds its own
-name to the path of each request that it forwards. The path is in the field `path` of the plugin
-protocol, and in the key PATH of `_meta` in MCP. If a plugin's name is on the path already, the
-request has come back to a hub that it has passed, and the plugin refuses the request.
+A hub can forward requests to another hub through a plugin, the bridge: the plugin runs an MCP
+server that is connected to the other hub. If the bridges of several hubs form a cycle, these hubs
+would forward a request for ever. So each plugin that runs an MCP server adds its name to the path
+of each request that it forwards. The path is in the field `path` of the plugin protocol, and in the
+key PATH of `_meta` in MCP. If a plugin's name is on the path already, the request has come back to
+the plugin's hub, and the plugin refuses the request.
 """
 
 from __future__ import annotations
@@ -23,27 +23,26 @@ __all__ = ["PATH", "extend_path", "make_step", "read_path"]
 
 # The key of the path in the `_meta` of an MCP request. Its value is a list of strings.
 PATH = "orchestra/path"
-# The largest number of plugins on a path, and the longest name of a plugin, in characters. The
-# limits keep a client from making requests large.
+# The largest number of plugins on a path, and the longest name of a plugin, in characters. With the
+# limits, a client cannot make requests large.
 MAX_STEPS, MAX_STEP = 16, 128
 
 _parse_path = Decoder(list[str]).decode
 
 
 def make_step(plugin: str) -> str:
-    """Return the name under which a plugin's process adds itself to paths.
+    """Return the name of a plugin's process for paths: the plugin's id and a random number.
 
-    It is the plugin's id and a random number. The id alone is not enough, because plugins of
-    different hubs may have the same id.
     plugin: the plugin's id.
     """
+    # The id alone is not enough, because plugins of different hubs may have the same id.
     return f"{plugin}#{secrets.token_hex(4)}"
 
 
 def read_path(meta: Mapping[str, Raw]) -> list[str]:
-    """Return the path in the `_meta` of an MCP request; empty if it has none.
+    """Return the path in the `_meta` of an MCP request; empty if there is none.
 
-    Raises RpcError if it is not a list of strings, or if it is too long.
+    Raises RpcError if the value is not a list of strings, or is too long.
     """
     value = meta.get(PATH)
     if value is None:
@@ -64,10 +63,11 @@ def extend_path(path: Sequence[str], step: str) -> list[str]:
     """Return the path of a request with another plugin at its end.
 
     path: the names of the plugins that have passed the request on from hub to hub.
-    step: the name of the plugin that passes it on now, from make_step().
+    step: the name of the plugin that passes the request on now, from make_step().
     Raises RpcError if the plugin is on the path already, or the path is too long.
     """
     whole = [*path, step]
+    # The ids of the plugins, without the random numbers.
     names = " -> ".join(name.partition("#")[0] for name in whole)
     if step in path:
         raise RpcError(

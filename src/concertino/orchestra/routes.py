@@ -1,23 +1,26 @@
 """Routes: which plugin of a hub gets the requests for which tool, prompt and storage type.
 
 A hub starts plugins and forwards requests to them. It builds new Routes whenever the features of a
-plugin have changed. The plugin that gets the requests for a name is called its provider. If two
-plugins offer the same name, the hub reports the conflict, and the provider is:
+plugin have changed. The plugin that gets the requests for a name, such as the name of a tool, is
+called the provider of this name. If two plugins offer the same name, the hub reports the conflict,
+and one of them is the provider:
 
-- The plugin that comes first in the plugins file, whichever started first.
-- But if both use QUIC, the plugin that comes last. The Go implementation does the same, and its
-  standard plugins rely on it.
-- If one is a plugin of the hub itself, and the other a plugin of its NATS cluster: the plugin of
-  the hub. So a plugin of the cluster cannot take over the name of a tool.
+- If one runs at this hub, and the other in the NATS cluster: the plugin of this hub. So a plugin of
+  the cluster cannot take over the name of a tool.
+- If both use QUIC: the plugin that comes later in the plugins file. The Go implementation does the
+  same, and its standard plugins rely on it.
+- Otherwise: the plugin that comes first in the plugins file.
 
 An AI bridge is a plugin that gives access to the models of an AI provider, such as claude or openai
 (`provides_ai`). All AI bridges offer the same tools, such as `ai_prompt`. A call that names an AI
-provider goes to the bridge for it. For a call that names none, the bridge for claude comes before
-all other plugins, and other bridges come last, as in the Go implementation. A bridge of the cluster
-comes before a bridge of the hub by this rule, but not before any other plugin of the hub.
+provider goes to the AI bridge for this provider. For a call without an AI provider, the AI bridge
+for claude comes before all other plugins, and other AI bridges come last, as in the Go
+implementation. This order also holds between an AI bridge of the cluster and an AI bridge of this
+hub.
 
-If no bridge exists for the AI provider in a call, the Go implementation sends the call to claude.
-This hub refuses the call, because a prompt that is meant for one company must not reach another.
+If no AI bridge exists for the AI provider in a call, the Go implementation sends the call to
+claude. This hub refuses the call, because a prompt that is meant for one company must not reach
+another.
 
 Source: the Orchestra plugin protocol, "Orchestrator", routing.
 """
@@ -41,7 +44,7 @@ from concertino.orchestra.storage import RESOURCES
 
 __all__ = ["PluginFeatures", "PluginProvider", "Routes", "build_routes"]
 
-# The AI provider that the Go hub uses when a caller names none.
+# The AI provider for calls that name none, as in the Go implementation.
 DEFAULT_AI = "claude"
 # AI provider -> another provider with the same interface. The other provider's bridge gets the
 # calls if the first provider has no bridge.
@@ -53,7 +56,8 @@ AI_ALIASES: Mapping[str, str] = dict.fromkeys(
 class PluginFeatures(Struct, frozen=True, eq=False):
     """The tools, prompts and storage types that one plugin offers.
 
-    manifest: the plugin's description of itself.
+    manifest: the manifest that the plugin has registered with.
+    tools, prompts: the definitions in the plugin's lists.
     storage: the names of the storage types, such as "markdown".
     """
 
@@ -66,8 +70,8 @@ class PluginFeatures(Struct, frozen=True, eq=False):
 class PluginProvider(Protocol):
     """The part of a plugin that this module uses.
 
-    PluginProcess implements it, a plugin that the hub runs, and ClusterPlugin, a plugin that other
-    processes of a NATS cluster run. is_local is True for the first, and False for the second.
+    Either the hub itself runs the plugin (PluginProcess), or other processes of a NATS cluster do
+    (ClusterPlugin). is_local tells the two apart.
     """
 
     @property
@@ -88,20 +92,19 @@ P = TypeVar("P", bound=PluginProvider)
 class Routes(Struct, Generic[P], frozen=True, eq=False):
     """Says for each tool, prompt and storage type of a hub which plugin provides it.
 
-    tools: name -> the plugin that gets the calls that name no AI provider. If only AI bridges offer
-        a tool, and several of them but not the one for claude, the tool is not in `tools`: a call
-        of it must name an AI provider.
+    tools: name -> the plugin that gets the calls without an AI provider. A tool that several AI
+        bridges offer, without the one for claude, and no other plugin, is missing: its calls must
+        name an AI provider.
+    ai_tools: AI provider -> name of a tool -> the AI bridge that gets the calls with this provider.
     prompts, storage: name -> the plugin that gets the requests.
-    ai_tools: AI provider -> name of a tool -> the AI bridge that gets the calls that name this
-        provider.
-    resources: the plugins that run MCP servers with resources. They answer requests for resources
-        together.
+    resources: the plugins that run MCP servers with resources. The hub sends them all the requests
+        for resources, and joins their answers.
     tool_list, prompt_list: the responses to list requests, sorted by name. All requests get the
         same object; the code that sends a response overwrites its request_id each time.
-    conflicts: a message for each tool, prompt or storage type that the hub does not use, because
-        another plugin provides the same name.
-    replacements: a message for each name that the hub uses of a later plugin in the plugins file,
-        and not of an earlier one.
+    conflicts: a message for each offer of a name that the hub refuses, because another plugin
+        provides the name.
+    replacements: a message for each offer of a name that a later plugin in the plugins file
+        replaces.
     """
 
     tools: dict[str, P]
@@ -115,10 +118,10 @@ class Routes(Struct, Generic[P], frozen=True, eq=False):
     replacements: tuple[str, ...]
 
     def find_tool(self, name: str, provider: str) -> P | None:
-        """Return the plugin that gets a call of a tool. None if no plugin may get the call.
+        """Return the plugin that gets a call of a tool; None if no plugin may get the call.
 
         name: the name of the tool.
-        provider: the AI provider that the call names; empty if it names none.
+        provider: the AI provider that the call names; empty for a call without one.
         """
         if not provider:
             return self.tools.get(name)
@@ -147,22 +150,25 @@ class Routes(Struct, Generic[P], frozen=True, eq=False):
         return f"no plugin is a bridge to the AI provider {provider!r}; available: {available}"
 
     def _bridges(self, provider: str) -> Mapping[str, P] | None:
-        """Return the tools of the bridges for an AI provider: name of a tool -> the bridge.
+        """Return name of a tool -> AI bridge, for the AI bridges of a provider.
 
-        If the provider has no bridge, return the tools of the bridges for its alias (AI_ALIASES).
-        Returns None if the alias has no bridge either.
+        Without such a bridge, returns the AI bridges of the provider's alias (AI_ALIASES). Returns
+        None if there is no such bridge either.
         """
-        found = self.ai_tools.get(provider)
-        return self.ai_tools.get(AI_ALIASES.get(provider, "")) if found is None else found
+        if provider in self.ai_tools:
+            return self.ai_tools[provider]
+        return self.ai_tools.get(AI_ALIASES.get(provider, ""))
 
 
 def _replaces(later: PluginProvider, earlier: PluginProvider) -> bool:
-    """Return which of two plugins provides a name that both offer: True for the later plugin.
+    """Return whether the later of two plugins provides a name that both offer.
 
-    later, earlier: the plugins, in the order of the plugins file.
+    later, earlier: the plugins, in the order of the plugins file. Plugins of the cluster come after
+        all plugins of the hub.
     """
-    # Plugins of the cluster come after all plugins of the hub, so the earlier one is the hub's own.
-    if later.is_local != earlier.is_local and not (later.provides_ai and earlier.provides_ai):
+    are_bridges = later.provides_ai and earlier.provides_ai
+    # Apart from AI bridges, a plugin of the hub itself comes before a plugin of the cluster.
+    if later.is_local != earlier.is_local and not are_bridges:
         return False
     new, old = _precedence(later), _precedence(earlier)
     if new != old:
@@ -171,9 +177,9 @@ def _replaces(later: PluginProvider, earlier: PluginProvider) -> bool:
 
 
 def _precedence(plugin: PluginProvider) -> int:
-    """Return 2 for the AI bridge to claude, 1 for a plugin that is no AI bridge, else 0.
+    """Return 2 for an AI bridge to claude, 1 for a plugin that is no AI bridge, and otherwise 0.
 
-    Of two plugins that offer the same name, the one with the higher number provides it.
+    Of two plugins that offer the same name, the plugin with the higher number provides it.
     """
     if DEFAULT_AI in plugin.provides_ai:
         return 2
@@ -199,12 +205,12 @@ class _Messages:
         """Add the message for a name that two plugins offer.
 
         name: the name with its kind, such as "the tool 'add'".
-        provider: the plugin that provides it.
+        provider: the plugin that provides the name.
         other: the plugin whose offer is refused or replaced.
         """
-        # Calls choose between bridges to different AI providers, so these do not conflict.
-        providers = set(provider.provides_ai), set(other.provides_ai)
-        if all(providers) and providers[0].isdisjoint(providers[1]):
+        # AI bridges to different AI providers do not conflict, because calls choose between them.
+        ai, other_ai = set(provider.provides_ai), set(other.provides_ai)
+        if ai and other_ai and ai.isdisjoint(other_ai):
             return
         if _replaces(provider, other):
             self.replacements.append(
@@ -236,7 +242,8 @@ class _Table(Generic[P]):
     def add(self, plugin: P, definition: Any) -> None:
         """Add the definition of a tool or prompt, or a message that says why it is refused.
 
-        plugin: the plugin that offers it. Plugins must come in the order of the plugins file.
+        plugin: the plugin that offers the tool or prompt. Call this method for the plugins in the
+            order of the plugins file.
         """
         name: str = definition.name
         conflicts = self._messages.conflicts
@@ -244,13 +251,14 @@ class _Table(Generic[P]):
             conflicts.append(f"{plugin.id} offers a {self._kind} without a name: it is left out")
             return
 
-        first = self.providers.setdefault(name, plugin)
-        if first is not plugin:
-            if _replaces(plugin, first):
+        provider = self.providers.setdefault(name, plugin)
+        if provider is not plugin:
+            other = plugin
+            if _replaces(plugin, provider):
                 self.providers[name] = plugin
                 self._definitions[name] = definition
-                first, plugin = plugin, first
-            self._messages.on_second_offer(f"the {self._kind} {name!r}", first, plugin)
+                provider, other = plugin, provider
+            self._messages.on_second_offer(f"the {self._kind} {name!r}", provider, other)
         elif name in self._definitions:
             conflicts.append(
                 f"{plugin.id} offers the {self._kind} {name!r} twice: the second is left out"
@@ -266,7 +274,8 @@ class _Table(Generic[P]):
 def build_routes(plugins: Sequence[P]) -> Routes[P]:
     """Return the routes for the plugins of a hub.
 
-    plugins: the hub's own plugins, in the order of the plugins file, then those of its cluster.
+    plugins: the hub's own plugins, in the order of the plugins file, then the plugins of its
+        cluster.
     """
     messages = _Messages()
     tools = _Table[P]("tool", messages)
@@ -283,7 +292,7 @@ def build_routes(plugins: Sequence[P]) -> Routes[P]:
                 bridges.setdefault(tool.name, plugin)
         for prompt in features.prompts:
             prompts.add(plugin, prompt)
-        # Several plugins may have the storage type RESOURCES, so it is no conflict.
+        # Several plugins may provide the storage type RESOURCES, so this is no conflict.
         for kind in sorted(features.storage - {RESOURCES}):
             provider = storage.setdefault(kind, plugin)
             if provider is not plugin:
@@ -294,21 +303,21 @@ def build_routes(plugins: Sequence[P]) -> Routes[P]:
                 messages.on_second_offer(f"storage {kind!r}", provider, other)
 
     return Routes(
-        # Leave out a tool that only AI bridges have, and several of them, unless the bridge to
-        # claude is one of them. A call of such a tool must name an AI provider.
-        {
+        # If the provider has precedence 0, only AI bridges offer the tool, without the one for
+        # claude. If there are several of them, a call must name an AI provider.
+        tools={
             name: plugin
             for name, plugin in tools.providers.items()
-            if _precedence(plugin) or _has_one_bridge(name, ai_tools)
+            if _precedence(plugin) > 0 or _has_one_bridge(name, ai_tools)
         },
-        ai_tools,
-        prompts.providers,
-        storage,
-        tuple(plugin for plugin in plugins if RESOURCES in plugin.features.storage),
-        PluginResponse(list_tools=ListToolsResponse(tools=tools.definitions())),
-        PluginResponse(list_prompts=ListPromptsResponse(prompts=prompts.definitions())),
-        tuple(messages.conflicts),
-        tuple(messages.replacements),
+        ai_tools=ai_tools,
+        prompts=prompts.providers,
+        storage=storage,
+        resources=tuple(plugin for plugin in plugins if RESOURCES in plugin.features.storage),
+        tool_list=PluginResponse(list_tools=ListToolsResponse(tools=tools.definitions())),
+        prompt_list=PluginResponse(list_prompts=ListPromptsResponse(prompts=prompts.definitions())),
+        conflicts=tuple(messages.conflicts),
+        replacements=tuple(messages.replacements),
     )
 
 

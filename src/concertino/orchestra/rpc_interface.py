@@ -1,17 +1,17 @@
 """The interface of RPC connections between hub, plugins and bridges.
 
 A hub starts plugins, programs with tools, and forwards requests to them. A bridge connects MCP
-clients to a hub. A connection, also called a link, has one direction: the side that opened it sends
-requests, and the side that accepted it answers them. A hub and a plugin therefore have two
-connections, one in each direction.
+clients to a hub. A connection, also called a link, has one direction: the side that opened the
+connection sends requests, and the side that accepted it answers them. A hub and a plugin therefore
+have two connections, one in each direction.
 
 link.py opens connections and listens for them, over a Unix socket, QUIC or a NATS cluster.
 rpc_client.py and rpc_server.py have the code that all transports share. Each object belongs to the
 event loop in which it was created.
 
 A request can be cancelled: on a Unix socket with a StreamCancel that has the request's id, over
-QUIC with a reset of its stream, and in a NATS cluster with a message (nats_messages.py). There is
-no response then. Go programs ignore the cancellation and finish the request.
+QUIC with a reset of its stream, and in a NATS cluster with a message (nats_messages.py). A
+cancelled request gets no response. Go programs ignore the cancellation and finish the request.
 
 To call a tool as a stream, the caller sends a stream_start instead of a tool_call. The peer answers
 with any number of stream_chunks and then one stream_end.
@@ -48,7 +48,7 @@ __all__ = [
 
 # The default time limit of a request, in seconds.
 TIMEOUT_S = 30.0
-# The reason why a connection has ended, if its owner has closed it and names no other reason.
+# The default reason of RpcConnection.close().
 CLOSED = "the link was closed"
 
 
@@ -64,9 +64,13 @@ class RemotePeer(Struct, frozen=True):
     """The process at the other end of a connection.
 
     address: the address of the connection, for messages.
-    name: over QUIC, the name in the peer's verified certificate; in a NATS cluster, the plugin's id
-        or `orchestrator` for a hub, which the NATS servers have verified; None on a Unix socket.
-    pid, uid: the process id and user id when the peer connected on a Unix socket; None otherwise.
+    name: the verified name of the peer:
+        - Over QUIC, the name in the peer's certificate.
+        - In a NATS cluster, the plugin's id, or `orchestrator` for a hub, as the NATS servers have
+          verified it.
+        - None on a Unix socket.
+    pid, uid: the process id and user id of the peer when it connected on a Unix socket; None
+        otherwise.
     """
 
     address: str
@@ -77,43 +81,45 @@ class RemotePeer(Struct, frozen=True):
     def may_register_as(self, plugin: str) -> bool:
         """Return whether this peer may register under a plugin id.
 
-        plugin: the id. The name of the peer must be this id, or `ID-client`, which is the name in
-            the certificate with which a plugin connects to its hub. On a Unix socket any id is
-            allowed, because only processes of the same user can connect.
+        plugin: the id. Over QUIC and in a cluster, the name of the peer must be this id, or
+            `ID-client`, which is the name in the certificate with which a plugin connects to its
+            hub. On a Unix socket, any id is allowed.
         """
-        return (
-            self.uid is not None if self.name is None else self.name in (plugin, f"{plugin}-client")
-        )
+        # Only processes of the same user can connect to a Unix socket.
+        if self.name is None:
+            return self.uid is not None
+        return self.name in (plugin, f"{plugin}-client")
 
 
 Responses = PluginResponse | bytes | ResponseStream | StreamRun
-"""The response to a request, or the response serialized without its id. For a stream_start, a
-generator of the responses, or a function that sends them."""
+"""The response to a request, or the response serialized without its id. For a stream_start, an
+async generator of the responses, or a function that sends the chunks and returns the last
+response."""
 
 
 RequestHandler = Callable[[PluginRequest, RemotePeer], Awaitable[Responses]]
-"""Handles one request.
+"""Handles one request of a peer, and returns the response.
 
-The handler is cancelled when the peer no longer wants the response. If the handler raises an
-exception, the exception is logged, and the peer gets the error `internal_error`."""
+The handler is cancelled when the peer cancels the request. If the handler raises an exception, the
+exception is logged, and the peer gets the error `internal_error`."""
 
 
 Respond = Callable[[bytes | None], None]
-"""Sends a response, serialized without its id. It is called with None if the request was cancelled.
+"""Sends a response, serialized without its id. Call it with None if the request was cancelled.
 
-For a stream, it is called with each chunk, too."""
+For a stream, call it with each chunk, too."""
 
 
 class Cancellable(Protocol):
     """A request in progress."""
 
     def cancel(self) -> object:
-        """Cancel the request, because its sender no longer wants the response."""
+        """Cancel the request, because its sender no longer needs the response."""
         ...
 
 
 RelayHandler = Callable[[bytes, RemotePeer, Respond], Cancellable | None]
-"""Forwards one request, serialized without its id. Later it calls Respond with the response.
+"""Forwards one request, serialized without its id, and later calls Respond with the response.
 
 Returns an object that can cancel the request. Returns None, and does nothing else, if the
 RequestHandler must handle the request."""
@@ -129,18 +135,18 @@ class RpcConnection(Protocol):
 
     @property
     def end_reason(self) -> asyncio.Future[str]:
-        """A future that is done when the connection has ended; its result says why."""
+        """A future that is done when the connection has ended. Its result says why."""
         ...
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
-        """Send a request and return its response.
+        """Send a request and return its response, which may be an error response.
 
-        The id in request.request_id need not be unique: the request is sent with a new id, and the
-        response gets the caller's id. When the request times out or this task is cancelled, the
-        peer gets a cancellation.
-        An error response is returned, not raised. Raises TimedOut after timeout_s, Disconnected
-        when the connection ends or has ended, FrameTooLarge for a request that is too long, and
-        ProtocolError for an invalid response.
+        request: its request_id need not be unique. The connection sends the request with a new id,
+            and gives the response the id of `request`.
+        timeout_s: the time limit, in seconds. When the limit is reached or this task is cancelled,
+            the peer gets a cancellation.
+        Raises TimedOut after timeout_s, Disconnected when the connection ends or has ended,
+        FrameTooLarge for a request that is too long, and ProtocolError for an invalid response.
         """
         ...
 
@@ -166,15 +172,14 @@ class ForwardingConnection(RpcConnection, Protocol):
     ) -> PendingResponse | None:
         """Send a tool call or a stream_start, and return its pending response without waiting.
 
-        body: the PluginRequest, serialized without its id.
+        body: the PluginRequest, serialized without its id. The connection adds a new request id.
         timeout_s: the time limit of the call or of the whole stream.
         callback: called with the response as bytes, or with the exception that ended the request.
-            For a stream_start, it is called with each chunk, too. None for a tool call whose
-            pending response the caller awaits; a stream needs a callback.
+            For a stream_start, also called with each chunk. The responses contain the new request
+            id. None for a tool call whose pending response the caller awaits; a stream needs a
+            callback.
         stream: the id of the stream in a stream_start; "" for a tool call.
-        The connection adds a new request id to the body. The responses contain this new id, so a
-        caller that passes them on must replace it by the id of the original request.
-        Returns None while the output buffer is full; request() waits in this case.
+        Returns None while the output buffer is full. Use request() then, which waits.
         Raises Disconnected if the connection has ended, and FrameTooLarge for a request that is too
         long.
         """
@@ -183,12 +188,12 @@ class ForwardingConnection(RpcConnection, Protocol):
     def stream(self, request: PluginRequest, timeout_s: float) -> ResponseStream:
         """Call a tool as a stream, and yield the responses.
 
-        request: contains a stream_start. Its request id and stream id are replaced by new ones.
+        request: contains a stream_start. The connection replaces its request id and stream id.
         timeout_s: the time limit of the whole stream.
-        Yields a stream_chunk for each chunk, and then the last response. This is a stream_end, or
-        a tool_call with an error, for example if the peer does not support streams. If the
-        generator is closed before the last response, the peer gets a cancellation.
-        Raises TimedOut, Disconnected, FrameTooLarge and ProtocolError, like request().
+        Yields a stream_chunk for each chunk, and then the last response. The last response is a
+        stream_end, or a tool_call with an error, for example if the peer does not support streams.
+        If the caller closes the generator before the last response, the peer gets a cancellation.
+        Raises the same exceptions as request().
         """
         ...
 
@@ -203,17 +208,18 @@ class RpcListener(Protocol):
     def address(self) -> str: ...
 
     async def close(self, drain_s: float = 0.0) -> None:
-        """Stop accepting, wait up to drain_s seconds for pending responses, and disconnect all."""
+        """Accept no more connections, wait up to drain_s seconds for responses, and disconnect."""
         ...
 
 
 def error_response(id: str, code: str, message: str) -> PluginResponse:
-    """Return an error response: the response of a failed tool call.
+    """Return an error response, which has the form of a failed tool call.
 
     The protocol has no general error response, so a failed tool_call also answers other kinds of
-    requests that have failed. Only prompt and storage requests get the responses of failures.py.
+    requests. Only failed prompt and storage requests get other responses (failures.py).
     id: the id of the request; "" if the caller sets it later.
-    code, message: the error, for programs and for users.
+    code: the error, for programs.
+    message: the error, for users.
     """
     return PluginResponse(
         request_id=id, tool_call=ToolResponse(error_code=code, error_message=message)

@@ -1,9 +1,8 @@
 """RpcServer: the side of an RPC connection that handles requests and sends their responses.
 
-Hubs and plugins send each other requests. An RpcServer has the code that does not depend on the
-transport: limits, cancellations, and calling the handler of a hub or plugin. The listeners of the
-transports (unix_link.py, quic_listener.py and nats_worker.py) create one RpcServer for each
-connection.
+Hubs and plugins send each other requests. RpcServer has the code that does not depend on the
+transport: limits, cancellations, and calling the handler of a hub or plugin. unix_link.py,
+quic_listener.py and nats_worker.py create one RpcServer for each connection.
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ __all__ = ["RpcServer"]
 
 log = logging.getLogger("concertino.orchestra")
 
-# How many requests of one connection may be in progress. One more gets the error `busy`.
+# How many requests of one connection may be in progress. Additional requests get the error `busy`.
 MAX_IN_FLIGHT = 1024
 # If the requests in progress on one connection have more bytes together, reading pauses.
 MAX_BYTES_IN_FLIGHT = 4 * MAX_FRAME_BYTES
-# Limit for the total size of the responses that the peer has not read: the sum of the windows of
-# MAX_IN_FLIGHT streams. A peer that reads does not reach it. Above it, chunks and responses of more
-# than LARGE_BYTES are refused. Smaller responses need no limit, because MAX_IN_FLIGHT limits their
-# number.
+# The limit for the total size of the responses that the peer has not read: the sum of the windows
+# of MAX_IN_FLIGHT streams. A peer that reads does not reach it. Beyond the limit, chunks, and
+# responses of more than LARGE_BYTES, are refused.
 MAX_UNREAD_BYTES = 256 * 2**20
+# Smaller responses need no limit, because MAX_IN_FLIGHT limits their number.
 LARGE_BYTES = 16 * 1024
 # The kinds of requests that control a stream. They get no response.
 STREAM_CONTROLS = ("stream_cancel", "stream_credit")
@@ -63,15 +62,16 @@ class RpcServer:
     A *key* identifies a request on its connection: the request's id, or the number of its QUIC
     stream.
 
-    handler: answers the requests that are not relayed.
+    handler: answers the requests that `relay` does not forward.
     peer: the process that sends the requests.
     respond: called as respond(key, payload, is_last) to send a response. The payload is None for a
-        request that gets no response, such as a StreamCancel. is_last says whether no other
-        response to the request follows.
+        request without a response, such as a StreamCancel. is_last: whether no other response to
+        the request follows.
     hold: called with True to pause reading, and with False to resume it.
     unread: returns how many bytes of responses the peer has not read.
-    relay: forwards requests to another connection without decoding them; None to forward none. If
-        it returns None for a request, the handler answers the request.
+    relay: called first with each request, to forward it to another connection without decoding it.
+        If it returns None, the handler answers the request. None if the handler answers all
+        requests.
     """
 
     def __init__(
@@ -93,8 +93,8 @@ class RpcServer:
         self._start = eager_task_runner(asyncio.get_running_loop(), _ignore_outcome)
         # The requests in progress, by key.
         self._tasks: dict[Hashable, Cancellable] = {}
-        # Id of a stream -> the key of its request, and the object that gets the receiver's credits:
-        # the sender of the chunks or, if the stream is relayed, its pending response.
+        # Id of a stream -> the key of its request, and the object to which the peer's credits are
+        # granted: the sender of the chunks or, for a relayed stream, its pending response.
         self._windows: dict[str, tuple[Hashable, ChunkSender | PendingResponse]] = {}
         # The senders of the streams that are not relayed, by the keys of their requests.
         self._senders: dict[Hashable, ChunkSender] = {}
@@ -119,8 +119,8 @@ class RpcServer:
     def receive(self, payload: bytes, key: Hashable = None) -> None:
         """Begin to handle one serialized request. Its response is sent with `respond`.
 
-        A request that is invalid, or one too many, gets an error response. But a request with the
-        id of another one in progress is only logged. Raises nothing.
+        An invalid request, or one too many, gets an error response. A request with the id of a
+        request in progress is logged and gets no response. Raises nothing.
         key: the key of the request; None to use its id, as bytes.
         """
         if self._relay is not None and self._try_relay(self._relay, payload, key):
@@ -145,8 +145,8 @@ class RpcServer:
             return
 
         if key in self._tasks:
-            # No error is sent, because the peer would take it for the response to the first
-            # request with this id.
+            # Send no error: the peer would take it for the response to the first request with this
+            # id.
             log.warning(
                 "%s: request id %r is in use already", self.peer.address, request.request_id
             )
@@ -186,7 +186,7 @@ class RpcServer:
             # Cancelling the request does not end its QUIC stream, so end it without a response.
             self._respond(key, None, True)
         else:
-            # On a Unix socket a StreamCancel cancels any request, by the request's id.
+            # On a Unix socket, a StreamCancel can cancel any request, by the request's id.
             self.cancel(id.encode())
 
     @property
@@ -195,7 +195,7 @@ class RpcServer:
         return len(self._tasks)
 
     def cancel(self, key: Hashable) -> None:
-        """Cancel a request, because the peer has asked for it. Ignores unknown keys."""
+        """Cancel a request, because the peer has cancelled it. Ignores unknown keys."""
         task = self._tasks.get(key)
         if task is not None:
             # A tool in a thread may wait until a chunk is sent, and its task waits for the thread.
@@ -225,13 +225,13 @@ class RpcServer:
     ) -> bool:
         """Offer a request to the relay. Returns whether the relay has taken the request.
 
-        If not, receive() goes on with the request, and reports its errors.
+        If not, receive() must handle the request, and report its errors.
         """
         message = split_id(payload)
         if message is None:
             return False
         id, body = message
-        # An id that is not ASCII may be invalid UTF-8, which only decoding finds out.
+        # An id that is not ASCII may be invalid UTF-8. receive() decodes it, and reports that.
         if not id.isascii():
             return False
         if key is None:
@@ -269,7 +269,7 @@ class RpcServer:
         body: the response, serialized without its id; None if the request was cancelled.
         """
         task = self._tasks.get(key)
-        # A PendingResponse of a stream has no outcome until the last response of the stream has
+        # The PendingResponse of a stream has no outcome until the last response of the stream has
         # arrived. Every other relayed request has only one response.
         is_last = not isinstance(task, PendingResponse) or task.outcome is not None
         try:
@@ -316,7 +316,8 @@ class RpcServer:
     async def _send_stream(self, key: Hashable, request: PluginRequest, run: StreamRun) -> None:
         """Run a stream, and send its responses.
 
-        run: called with the ChunkSender of the stream; returns the last response.
+        run: runs the tool. It gets a ChunkSender, which sends the chunks, and returns the last
+            response.
         """
         start, id = request.stream_start, request.request_id
         if start.stream_id in self._windows:
@@ -362,9 +363,10 @@ class RpcServer:
             self._send_error(key, id.decode("utf-8", "replace"), "response_too_large", message)
             return False
         if (len(payload) > LARGE_BYTES or not is_last) and self._exceeds_unread_limit(len(payload)):
+            consequence = "the request itself was carried out" if is_last else "it ends here"
             message = (
                 f"the response of {len(payload)} bytes was dropped: {MAX_UNREAD_BYTES >> 20} MiB "
-                f"are unread; {'the request itself was carried out' if is_last else 'it ends here'}"
+                f"are unread; {consequence}"
             )
             log.warning("%s: %s", self.peer.address, message)
             self._send_error(key, id.decode("utf-8", "replace"), "unread", message)
@@ -375,7 +377,7 @@ class RpcServer:
     def _exceeds_unread_limit(self, size: int) -> bool:
         """Return whether the peer would have too many unread bytes with `size` more bytes."""
         unread = self._unread()
-        # If the peer has read nearly everything, a response is sent however long it is.
+        # If the peer has read nearly everything, a response of any size is sent.
         return unread > LARGE_BYTES and unread + size > MAX_UNREAD_BYTES
 
     def _send_error(
@@ -394,6 +396,7 @@ class RpcServer:
         size: the size of the request in bytes.
         """
         task = self._tasks.pop(key, None)
+        # For a stream that is not relayed, _send_stream() removes the window.
         if isinstance(task, PendingResponse) and (key, task) == self._windows.get(task.stream):
             del self._windows[task.stream]
         before = self._bytes
@@ -407,7 +410,7 @@ class RpcServer:
 
 def _guess_id(payload: bytes) -> str:
     """Return the id at the beginning of a request that cannot be decoded; "" if there is none."""
-    # 0x0A is the tag of field 1, request_id. The length follows.
+    # 0x0A is the tag of field 1, request_id. The next byte is the length of the id.
     if len(payload) > 2 and payload[0] == 0x0A and payload[1] < 0x80:
         return payload[2 : 2 + payload[1]].decode("utf-8", "replace")
     return ""

@@ -1,8 +1,8 @@
 """StartWaits: how long a request to a hub waits for plugins that start.
 
-A hub starts plugins, programs with tools, and forwards requests to them. While plugins start for
-the first time, or are replaced by their changed programs, it is not certain yet which plugin has a
-tool. The Hub (hub.py) asks its StartWaits before it looks for a plugin.
+A hub starts plugins, programs with tools, and forwards requests to them. While a plugin starts for
+the first time, or a new process replaces its old one, it is not certain yet which plugin has a
+tool. The Hub (hub.py) therefore finds the plugin for a request with StartWaits.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ START_S = 15.0
 
 
 class StartWaits:
-    """Lets the requests to one hub wait for plugins that start. Use it on one event loop.
+    """Makes the requests to one hub wait for plugins that start. Use it on one event loop.
 
     plugins: the plugins of the hub.
 
     Attribute:
-    are_over: False while a plugin starts for the first time, or is replaced by its changed program.
-        While it is True, no request has to wait.
+    are_over: whether no request has to wait: no plugin starts for the first time, and no plugin's
+        process is being replaced.
     """
 
     def __init__(self, plugins: PluginSet) -> None:
         self.are_over = not plugins.by_start
         self._plugins = plugins
         # A future that is done when the state of a plugin changes; None while no request waits for
-        # that.
+        # a change.
         self._next_change: asyncio.Future[None] | None = None
 
     def on_change(self) -> None:
-        """Let waiting requests check again whether they must wait.
+        """Make the waiting requests check again whether they must wait.
 
         The Hub calls this method whenever the state of a plugin has changed.
         """
@@ -56,15 +56,14 @@ class StartWaits:
     async def find_provider(
         self, find: Callable[[], HubPlugin | None], peer: RemotePeer
     ) -> HubPlugin | None:
-        """Wait for the plugin that provides a feature, and return the plugin; None if none does.
+        """Return the plugin that provides a feature, after a wait; None if no plugin provides it.
 
-        While plugins start for the first time or are replaced, another plugin may become the
-        provider. So this method waits, at most START_S, until both are true: the provider is
-        certain, and it has started.
+        Waits at most 15 s until it is certain which plugin provides the feature, and until this
+        plugin has started.
         find: returns the plugin that provides the feature now; None if there is none. It is called
             again after each change of a plugin.
-        peer: the sender of the request. If it is a plugin that is itself starting, this method does
-            not wait, because two plugins could wait for each other.
+        peer: the sender of the request. The request of a plugin that is itself starting does not
+            wait, because two plugins could wait for each other.
         """
         until = asyncio.get_running_loop().time() + START_S
         while self._is_awaited(plugin := find()):
@@ -75,13 +74,13 @@ class StartWaits:
     def _is_awaited(self, provider: HubPlugin | None) -> bool:
         """Return whether a request must wait before it is sent to the provider of a feature.
 
-        True while the provider starts for the first time or is replaced by its changed program, and
+        True while the provider starts for the first time or its process is being replaced, and
         while another plugin that starts may become the provider.
+        provider: the plugin that provides the feature now; None if there is none.
         """
         if provider is None:
             return not self.are_over
-        # The hub knows a plugin of the cluster only while it runs, so there is no start to wait
-        # for.
+        # A plugin of the cluster has started, because the hub finds only plugins that run.
         if not isinstance(provider, PluginProcess):
             return False
         if provider.is_replaced or not provider.first_start.is_over.is_set():
@@ -101,16 +100,16 @@ class StartWaits:
     async def wait_settled(self, peer: RemotePeer | None = None) -> None:
         """Wait until all plugins have started, or as long as a request may wait for them.
 
-        1. Wait up to START_S until each first start is settled. It is settled when it has succeeded
-           or failed, or when the plugin sleeps (idleness.py). After START_S, the other starts count
-           as settled, too, so that later requests do not wait for these plugins.
-        2. Wait up to START_S for plugins that are being replaced.
+        1. Wait up to 15 s until each first start has succeeded or failed, or its plugin sleeps
+           (uses no processor time). Later requests no longer wait for the starts that remain.
+        2. Wait up to 15 s until no process of a plugin is being replaced.
 
-        peer: the sender of the request; None if the hub itself waits. If the peer is a plugin that
-            is itself starting, this method does not wait, because two plugins could wait for each
-            other.
+        peer: the sender of the request; None if the hub itself waits. The request of a plugin that
+            is itself starting does not wait, because two plugins could wait for each other.
         """
-        if self.are_over or (peer is not None and self._is_starting(peer)):
+        if self.are_over:
+            return
+        if peer is not None and self._is_starting(peer):
             return
         waits = {
             asyncio.ensure_future(plugin.first_start.is_settled.wait()): plugin
@@ -142,7 +141,7 @@ class StartWaits:
         return bool(done)
 
     def _is_starting(self, peer: RemotePeer) -> bool:
-        """Return whether a peer is a plugin that starts for the first time or is replaced."""
+        """Return whether a peer is a plugin that starts for the first time or is being replaced."""
         return any(
             is_plugin(peer, plugin)
             for plugin in self._plugins.by_start
