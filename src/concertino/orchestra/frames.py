@@ -1,10 +1,9 @@
 """Frames of the plugin protocol: four bytes of length, big-endian, then one serialized message.
 
 Hubs, plugins and bridges exchange such frames. The message, the payload of the frame, is a
-PluginRequest or a PluginResponse. The length is checked before memory is allocated: a frame longer
-than MAX_FRAME_BYTES is refused, and nothing after it can be read, since the receiver cannot find
-the start of the next frame. Memory grows with the bytes received, not with the announced length.
-unix_link.py and quic_connection.py use this module.
+PluginRequest or a PluginResponse. A frame longer than MAX_FRAME_BYTES is refused as soon as its
+length has arrived, and nothing after it can be read, because the receiver cannot find the start of
+the next frame. Memory grows with the bytes received, not with the length in the header.
 Source: the Orchestra plugin protocol, "Framing".
 """
 
@@ -30,7 +29,10 @@ class FrameTooLarge(ProtocolError):
 
 
 def encode_frame(payload: bytes) -> bytes:
-    """Return the frame of a payload: its length, then the payload. Raises FrameTooLarge."""
+    """Return the frame of a payload: its length, then the payload.
+
+    Raises FrameTooLarge if the payload is longer than MAX_FRAME_BYTES.
+    """
     if len(payload) > MAX_FRAME_BYTES:
         raise FrameTooLarge(len(payload))
     return len(payload).to_bytes(HEADER_BYTES, "big") + payload
@@ -58,9 +60,8 @@ class Assembler:
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[bytes]:
         """Add received bytes, and return the payloads of the frames that they complete, in order.
 
-        Raises FrameTooLarge for a frame whose length is above the limit. If complete frames came
-        before it in the same chunk, their payloads are lost. After this error, feed() must not be
-        called again.
+        Raises FrameTooLarge for a frame whose length is above the limit. The payloads of complete
+        frames before it in the same chunk are lost. Do not call feed() again after this error.
         """
         # Fast path: the chunk is exactly one frame, as most short messages are.
         size = len(chunk) - HEADER_BYTES

@@ -4,11 +4,10 @@ Hubs, plugins and bridges connect to each other over QUIC. quic_link.py (the cli
 quic_listener.py (the server) create these connections with make_configuration() and
 require_peer_certificate().
 
-A server that uses aioquic as it is does not request client certificates, and does not verify them.
-So each connection of this package replaces the class of its TLS context with a stricter subclass;
-other users of aioquic in this process are not affected. The subclass overrides private methods of
-aioquic. Therefore the version of aioquic is pinned to 1.7, and ensure_strict() tests, before a
-process listens, that a client without a certificate is refused.
+The QUIC library, aioquic, does not request and verify client certificates. So each connection of
+this package replaces the class of its TLS context with a stricter subclass. The subclass overrides
+private methods of aioquic. Therefore the version of aioquic is pinned to 1.7, and ensure_strict()
+tests, before a process listens, that a client without a certificate is refused.
 
 TLS session tickets are not used, because a client that resumes a session presents no certificate.
 Sources: RFC 8446 sections 4.3.2 and 4.4.2; RFC 9001 section 8; the Orchestra plugin protocol,
@@ -64,30 +63,29 @@ log = logging.getLogger("concertino.orchestra")
 ALPN = "orchestra-plugin"
 # How many requests may be in progress on one connection, as in the Go implementation.
 STREAMS = 100
-# The largest datagram that is sent. It is the largest that quic-go, the library of the Go
-# implementation, accepts.
+# The largest datagram that is sent. quic-go, the library of the Go implementation, accepts no
+# larger datagrams.
 DATAGRAM_BYTES = 1452
 # The largest datagram that is sent to a loopback address, if the peer accepts it. Large packets
 # save CPU time, because a packet costs about the same whatever its size (decision 0135). aioquic
 # could write up to 16,383 bytes. But 16,000 bytes saved only 3 us more of 70, and a burst of 16
 # such packets would block the event loop for twice as long.
 LOOPBACK_DATAGRAM_BYTES = 8192
-# After this time in seconds without a packet, a connection has ended.
+# A connection ends after this time without a packet, in seconds.
 IDLE_S = 30.0
 # Flow control: how many bytes the peer may send, on one stream and on one connection, before this
 # process has read them. The longest frame fits into the window of one stream.
 STREAM_WINDOW = 2**20 + 16 * 2**20
 CONNECTION_WINDOW = 64 * 2**20
-# QUIC error codes that stand for TLS alerts, RFC 9000 section 20.1.
+# The QUIC error codes for TLS alerts, RFC 9000 section 20.1.
 CRYPTO_ERROR = range(0x100, 0x200)
 
-# quic_link.py reports each error once, and in plain words. Without this line, aioquic would log it
-# too.
+# Make aioquic log no errors, because quic_link.py reports each error once, in plain words.
 logging.getLogger("quic").setLevel(logging.CRITICAL)
 
 CheckName = Callable[[str], str | None]
-"""Takes the name in the peer's verified certificate. Returns None to accept the peer, or the reason
-to refuse it."""
+"""Checks the name in the peer's verified certificate. Returns None to accept the peer, or the
+reason to refuse the peer."""
 
 
 def make_configuration(side: Side, identity: Identity, server_name: str = "") -> QuicConfiguration:
@@ -117,11 +115,11 @@ def require_peer_certificate(
 ) -> None:
     """Make a connection require and verify the peer's certificate.
 
-    Call this before the connection sends or receives anything. This function also limits how many
-    streams the peer may open.
+    Also limits how many streams the peer may open. Call this before the connection sends or
+    receives anything.
     identity: the certificate that this process presents, and the authority that it trusts.
-    check_name: called with the name in the peer's certificate, when it is verified. Returns None to
-        accept the peer, or the reason to refuse it.
+    check_name: called with the name in the peer's certificate after the certificate was verified.
+        Returns None to accept the peer, or the reason to refuse the peer.
     """
     # Any, because the following attributes are private to aioquic.
     private = cast(Any, connection)
@@ -140,7 +138,7 @@ def require_peer_certificate(
         context.certificate_private_key = identity.key
         context.identity = identity
         context.check_name = check_name
-        # A server asks the client for a certificate.
+        # A server requests a certificate of the client.
         context._request_client_certificate = not context._is_client
 
     private._initialize = initialize_strictly
@@ -150,7 +148,7 @@ def enlarge_datagrams(connection: QuicConnection) -> None:
     """Let a connection send datagrams of up to LOOPBACK_DATAGRAM_BYTES, if its peer accepts them.
 
     Does nothing if the peer is not at a loopback address. Call this after the handshake, in which
-    the peer may have stated the largest datagram that it accepts (RFC 9000 section 18.2).
+    the peer may state the largest datagram it accepts (RFC 9000 section 18.2).
     """
     private = cast(Any, connection)
     address = connection.get_peer_address()
@@ -161,8 +159,7 @@ def enlarge_datagrams(connection: QuicConnection) -> None:
         if extension == tls.ExtensionType.QUIC_TRANSPORT_PARAMETERS:
             parameters = pull_quic_transport_parameters(Buffer(data=data))
             limit = min(limit, parameters.max_udp_payload_size or limit)
-    # Never less than DATAGRAM_BYTES: the connection has sent datagrams of this size since its
-    # start, because aioquic ignores what the peer accepts.
+    # Never less than DATAGRAM_BYTES, which the connection has used since its start.
     size = max(limit, DATAGRAM_BYTES)
     # aioquic's objects for congestion control and pacing have copies of the size.
     recovery = private._loss
@@ -171,9 +168,9 @@ def enlarge_datagrams(connection: QuicConnection) -> None:
 
 
 def peer_name(connection: QuicConnection) -> tuple[str, datetime]:
-    """Return the name in the peer's certificate, and when the certificate expires.
+    """Return the name in the peer's certificate, and the time when the certificate expires.
 
-    connection: one whose handshake is finished.
+    connection: a connection whose handshake is finished.
     """
     context = cast(_StrictContext, connection.tls)
     certificate = cast(Any, context)._peer_certificate
@@ -181,12 +178,14 @@ def peer_name(connection: QuicConnection) -> tuple[str, datetime]:
 
 
 class _StrictContext(tls.Context):
-    """aioquic's TLS context, changed so that each side verifies the other's certificate.
+    """aioquic's TLS context, changed so that each side verifies the certificate of the other side.
 
     aioquic calls the overridden methods during the handshake.
+
+    Attributes:
     identity: the certificate that this process presents, and the authority that it trusts.
     check_name: accepts or refuses the name in the peer's certificate.
-    name: the name in the peer's certificate, once it is verified.
+    name: the name in the peer's certificate, after the certificate was verified.
     """
 
     identity: Identity
@@ -194,7 +193,7 @@ class _StrictContext(tls.Context):
     name: str
 
     def _set_peer_certificate(self, certificate: Any) -> None:
-        """Store the certificate of the other side. Refuse it if verify() or check_name() does."""
+        """Store the peer's certificate. Refuse it if verify() or check_name() refuses it."""
         cast(Any, super())._set_peer_certificate(certificate)
         private = cast(Any, self)
         peer_side: Side = "server" if private._is_client else "client"
@@ -207,24 +206,24 @@ class _StrictContext(tls.Context):
             raise tls.AlertBadCertificate(refusal)
 
     def _server_handle_certificate(self, input_buf: Any) -> None:
-        """Read the message with the client's certificates. Refuse one that contains none."""
+        """Read the message with the client's certificates. Refuse a message without certificates.
+
+        In TLS, a client may answer the request for a certificate with an empty list.
+        """
         cast(Any, super())._server_handle_certificate(input_buf)
-        # In TLS, a client may answer the request with an empty list of certificates. The server
-        # decides whether it accepts an empty list; this server does not.
         if cast(Any, self)._peer_certificate is None:
             raise tls.AlertBadCertificate("a client certificate is required")
 
 
 class CurrentIdentity:
-    """The certificate that a listener uses now. It may change, since a listener may run for years.
+    """The certificate that a listener uses now, which is renewed before it expires.
 
-    The listener calls identity() for each handshake. If the directory contains the authority's key,
-    the certificate is renewed before it expires. If the renewal fails, the certificate that was
-    loaded before is used until it expires.
+    The listener calls identity() for each handshake. Renewal needs the authority's key in the
+    directory. If the renewal fails, the old certificate is used until it expires.
 
     certificates: the directory of certificates.
     name: the name of the certificate.
-    The constructor raises CertificateError if there is no valid certificate of this name.
+    Raises CertificateError if there is no valid certificate of this name.
     """
 
     def __init__(self, certificates: Certificates, name: str) -> None:
@@ -235,9 +234,9 @@ class CurrentIdentity:
         self._problem = ""
 
     def identity(self) -> Identity:
-        """Return the certificate to use now, after renewing it if necessary.
+        """Return the certificate to use now, and renew it if necessary.
 
-        Raises CertificateError when there is no valid one.
+        Raises CertificateError if there is no valid certificate.
         """
         try:
             if self._last.expires - datetime.now(UTC) < RENEW_BEFORE:
@@ -257,8 +256,9 @@ class CurrentIdentity:
 def ensure_strict() -> None:
     """Test that a server of this module refuses clients without a valid certificate.
 
-    The test runs handshakes in memory, once in a process. A listener calls this function before it
-    listens. Raises RuntimeError if the server accepts such a client, or refuses a valid one.
+    Runs handshakes in memory, once in a process. Call this before the process listens.
+    Raises RuntimeError if the server accepts such a client, or refuses a client with a valid
+    certificate.
     """
     ours, unknown = create_temporary_identity("self-test"), create_temporary_identity("self-test")
     if not _is_accepted(ours, ours):

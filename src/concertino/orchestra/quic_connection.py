@@ -2,8 +2,8 @@
 
 It is the base class of the client side (quic_link.py), which sends requests, and of the server side
 (quic_listener.py), which answers them. The package aioquic implements QUIC without I/O: it turns
-received datagrams into events, and returns the datagrams that must be sent. This class reads and
-sends them.
+received datagrams into events, and returns the datagrams to send. This class passes the received
+datagrams to aioquic, handles the events, and sends the datagrams.
 
 For each packet that is sent, aioquic visits all open streams, so a packet costs as much CPU time as
 handling a request. Two rules keep packets few:
@@ -13,7 +13,7 @@ handling a request. Two rules keep packets few:
 - An acknowledgement waits a short time (ACK_S), so that it can share a packet with data.
 
 A peer that was killed cannot close its connection. So a side that has received nothing for PING_S
-sends a QUIC ping, and ends the connection if nothing arrives within ANSWER_S.
+seconds sends a QUIC ping, and ends the connection if nothing arrives within ANSWER_S seconds.
 Sources: the Orchestra plugin protocol, "One bidirectional QUIC stream per RPC"; RFC 9000, section
 13.2 for acknowledgements.
 """
@@ -43,15 +43,17 @@ __all__ = ["CANCELLED", "QuicRpcConnection", "describe_end"]
 log = logging.getLogger("concertino.orchestra")
 
 # All times in seconds.
-# How often a connection checks its time limits.
+# The longest time between two checks of a connection's time limits.
 TICK_S = 5.0
 # After PING_S without a packet, send a ping, and wait ANSWER_S for a packet. Their sum is less than
 # 10 s, the time within which the loss of a peer must be noticed.
 PING_S, ANSWER_S = 3.0, 5.0
-# How long the acknowledgement of a packet waits for data that can share a packet with it. ACK_S is
-# well within the 25 ms that aioquic promises the peer. SECOND_ACK_S applies when a second packet
-# has arrived, or a packet is missing. It is aioquic's own value, the resolution of a loop's timers.
-ACK_S, SECOND_ACK_S = 0.01, 0.001
+# How long the acknowledgement of a packet waits for data that can share a packet with it. It is
+# well within the 25 ms that aioquic promises the peer.
+ACK_S = 0.01
+# How long it waits if a second packet has arrived, or a packet is missing. This is aioquic's own
+# value, the resolution of a loop's timers.
+SECOND_ACK_S = 0.001
 # Time limit for the handshake. The Go implementation has 5 s, but hundreds of clients may connect
 # at once to a busy machine.
 HANDSHAKE_S = 15.0
@@ -69,7 +71,8 @@ class _Sending(threading.local):
     The object is thread-local, because each event loop runs in a different thread.
 
     Attribute:
-    connections: the connections that may have data to send; None outside of a `with` block.
+    connections: the connections that may have data to send, as the keys of a dict; None outside of
+        a `with` block.
     """
 
     connections: dict[QuicRpcConnection, None] | None = None
@@ -94,21 +97,22 @@ SENDING = _Sending()
 class QuicRpcConnection(QuicConnectionProtocol):
     """One side of a connection: receives frames, enforces time limits, and reports the end once.
 
-    It is an asyncio protocol. A UdpSocket (udp.py) or the server's protocol calls it with received
-    datagrams. A derived class overrides those of the methods _on_handshake() to _on_end() that it
-    needs, and sends frames with _send(). To receive frames on a stream, it adds the stream to
-    `_incomplete`.
+    It is an asyncio protocol. On the client side a UdpSocket (udp.py), and on the server side the
+    protocol of the listener, calls it with received datagrams. A derived class overrides the
+    methods it needs of _on_handshake() to _on_end(), and sends frames with _send(). To receive
+    frames on a stream, it adds the stream to `_incomplete`.
     """
 
     def __init__(self, quic: QuicConnection) -> None:
         super().__init__(quic)
-        # Number of a stream -> its incomplete frame, and when the frame began. 0.0 instead of a
-        # time means that the frame has no time limit.
+        # Number of a stream -> its incomplete frame, and when the frame began; 0.0 for a frame
+        # without a time limit.
         self._incomplete: dict[int, tuple[Assembler, float]] = {}
         # Whether the handshake is finished.
         self._is_ready = False
         self._is_ended = False
-        # When the timer of aioquic's base class fires. It may be earlier than needed, never later.
+        # When the timer of aioquic's base class fires. This may be earlier than aioquic needs it,
+        # but never later.
         self._wakeup_at = inf
         # Whether transmit() will be called, at the end of SENDING or in the next loop iteration.
         self._is_transmit_scheduled = False
@@ -135,17 +139,17 @@ class QuicRpcConnection(QuicConnectionProtocol):
         """Handle an error of a stream: no complete frame will arrive on it."""
 
     def _on_stop_sending(self, stream: int) -> None:
-        """Handle STOP_SENDING: the peer does not want our data on this stream."""
+        """Handle STOP_SENDING: the peer reads no more data of this side on this stream."""
 
     def _on_reset(self, stream: int) -> None:
-        """Handle RESET_STREAM: the peer sends no more data on this stream."""
+        """Handle RESET_STREAM: the peer has cancelled its data on this stream."""
         self._drop(stream, "the other side gave it up")
 
     def _on_end(self, code: int, reason: str) -> None:
         """Handle the end of the connection. Called once.
 
-        code: the QUIC error code; 0 if the peer has closed the connection without an error.
-        reason: the reason as the peer or aioquic gives it; often empty.
+        code: the QUIC error code; 0 if a side has closed the connection without an error.
+        reason: the reason that the peer or aioquic has given; often empty.
         """
 
     # Sending
@@ -162,14 +166,14 @@ class QuicRpcConnection(QuicConnectionProtocol):
             quic.receive_datagram(data, addr, now=now)
             self._transmit_soon()
         else:
-            # aioquic sets ack_at, the time at which it must send an acknowledgement. Change this
-            # time to ours.
+            # aioquic sets ack_at, the time at which it must send an acknowledgement. Replace it by
+            # the time for which this package lets an acknowledgement wait.
             space = quic._spaces[Epoch.ONE_RTT]
             had_ack = space.ack_at is not None
             quic.receive_datagram(data, addr, now=now)
             if space.ack_at is not None:
-                # Either an earlier packet is not acknowledged yet, or the numbers of the received
-                # packets have a gap, because one is missing.
+                # An earlier packet is not acknowledged yet, or a packet is missing: the numbers of
+                # the received packets have a gap.
                 is_urgent = had_ack or len(space.ack_queue) > 1
                 space.ack_at = min(space.ack_at, now + SECOND_ACK_S) if is_urgent else now + ACK_S
             connections = SENDING.connections
@@ -177,8 +181,8 @@ class QuicRpcConnection(QuicConnectionProtocol):
                 connections[self] = None
         self._process_events()
 
-        # If the peer has closed the connection, report that now. aioquic would report it only after
-        # its draining period of a second.
+        # If the peer has closed the connection, report the end now. aioquic would report it only
+        # after its draining period of a second.
         closing = quic._close_event
         if closing is not None:
             self._report_end(closing.error_code, closing.reason_phrase)
@@ -186,7 +190,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
     def finish_read(self) -> None:
         """Send the datagrams that result from a read, or set a timer to send them later.
 
-        Called at the end of `with SENDING`.
+        Call this at the end of `with SENDING`.
         """
         streams = cast(Any, self._quic)._streams_queue
         # Buffered data may be sendable now, because the peer has raised a flow control limit or has
@@ -195,20 +199,23 @@ class QuicRpcConnection(QuicConnectionProtocol):
             self.transmit()
             return
 
-        # Otherwise only an acknowledgement may be due: set the timer for it. Without one, the timer
-        # only finds out when aioquic must do something next.
+        # Otherwise only an acknowledgement may be due: set the timer for it. Without an
+        # acknowledgement, set the timer to find out what aioquic must do next.
         ack_at = cast(Any, self._quic)._spaces[Epoch.ONE_RTT].ack_at
         due = self._loop.time() + ACK_S if ack_at is None else ack_at
         if due < self._wakeup_at:
             self._set_timer(due)
 
     def _send(self, stream: int, frame: bytes, is_last: bool = True) -> None:
-        """Send a frame on a stream. is_last: whether the stream ends with this frame."""
+        """Send a frame on a stream.
+
+        is_last: whether the stream ends with this frame.
+        """
         self._quic.send_stream_data(stream, frame, end_stream=is_last)
         self._transmit_soon()
 
     def _transmit_soon(self) -> None:
-        """Schedule transmit(): at the end of SENDING, or else in the next loop iteration."""
+        """Schedule transmit() for the end of `with SENDING`, or for the next loop iteration."""
         if self._is_transmit_scheduled:
             return
         self._is_transmit_scheduled = True
@@ -248,7 +255,10 @@ class QuicRpcConnection(QuicConnectionProtocol):
         self._wakeup_at = when
 
     def _handle_timer(self) -> None:
-        """Let aioquic do what is due, such as sending lost data again. Replaces its own method."""
+        """Let aioquic do what is due, such as sending lost data again.
+
+        It overrides the method of aioquic's base class.
+        """
         # asyncio may call this a moment before _wakeup_at, for which the timer was set.
         now = max(self._wakeup_at, self._loop.time())
         self._timer, self._wakeup_at = None, inf
@@ -262,7 +272,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
     # Receiving
 
     def quic_event_received(self, event: events.QuicEvent) -> None:
-        """Handle an event of aioquic. Its base class calls this method for each event."""
+        """Handle an event of aioquic, whose base class calls this method for each event."""
         if isinstance(event, events.StreamDataReceived):
             self._on_data(event.stream_id, event.data, event.end_stream)
         elif isinstance(event, events.StreamReset):
@@ -288,7 +298,10 @@ class QuicRpcConnection(QuicConnectionProtocol):
         data: bytes,
         is_end: bool,
     ) -> None:
-        """Handle data on a stream. is_end: whether the peer has ended the stream with the data."""
+        """Handle data on a stream.
+
+        is_end: whether the stream ends with this data.
+        """
         entry = self._incomplete.get(stream)
         # Ignore the data if the last frame of this stream is complete or was dropped.
         if entry is None:
@@ -325,7 +338,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
             self._on_stream_error(stream, reason)
 
     def _stop(self, stream: int) -> None:
-        """Ask the peer to send no more on a stream. Does nothing if the stream has ended."""
+        """Tell the peer to send no more data on a stream. Does nothing if the stream has ended."""
         with suppress(ValueError):
             self._quic.stop_stream(stream, CANCELLED)
 
@@ -345,10 +358,10 @@ class QuicRpcConnection(QuicConnectionProtocol):
 
         due = self._last_received + PING_S
         if now >= due:
-            # If a ping was sent after the last packet, wait for its answer, and send no other one.
+            # If a ping was sent after the last packet, only wait for the answer.
             if self._last_ping <= self._last_received:
                 self._last_ping = now
-                # 0 identifies the ping. Any packet counts as its answer.
+                # Any packet counts as the answer, so the identifier of the ping does not matter.
                 self._quic.send_ping(0)
             due = self._last_ping + ANSWER_S
         self._tick_timer = self._loop.call_at(min(due, now + TICK_S), self._on_tick)
@@ -362,7 +375,8 @@ class QuicRpcConnection(QuicConnectionProtocol):
             return "the certificate has expired"
         # Count from the ping and not from the last packet, because this process itself may have
         # been suspended since that packet.
-        if self._last_received < self._last_ping <= now - ANSWER_S:
+        is_unanswered = self._last_ping > self._last_received
+        if is_unanswered and now - self._last_ping >= ANSWER_S:
             return f"nothing was heard for {now - self._last_received:.1f} s"
         return ""
 
@@ -377,7 +391,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
             self._report_end(0, reason)
 
     def _report_end(self, code: int, reason: str) -> None:
-        """Stop the timer and call _on_end(), unless that was done before."""
+        """Stop the timer and call _on_end(). Later calls do nothing."""
         if not self._is_ended:
             self._is_ended = True
             self._tick_timer.cancel()
@@ -388,8 +402,10 @@ def describe_end(code: int, reason: str) -> str:
     """Return a text for users that says why a connection ended.
 
     code: the QUIC error code; 0 if there is no error.
-    reason: the reason as the peer or aioquic gives it; may be empty. It is escaped and shortened,
-        because it may come from the peer.
+    reason: the reason that the peer or aioquic has given; may be empty.
     """
+    # Shorten and escape the reason, because it may come from the peer.
     text = reason[:200].encode("unicode_escape").decode()
-    return text or (f"QUIC error {code:#x}" if code else "the other side closed the connection")
+    if text:
+        return text
+    return f"QUIC error {code:#x}" if code else "the other side closed the connection"

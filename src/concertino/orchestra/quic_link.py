@@ -5,13 +5,13 @@ between this package and Go programs. open_link() (link.py) calls open_quic_link
 has the server side, and quic_connection.py the code that both sides share.
 
 A QuicLink implements the interface ForwardingConnection (rpc_interface.py): it matches responses to
-requests, and limits the bytes of the requests without a response. It uses a _QuicClientConnection,
-which has the socket, the handshake and the streams.
+requests, and limits the bytes of the requests without a response. Its _QuicClientConnection has the
+socket, the handshake and the streams.
 
-Each request uses a new stream. A request and the end of its stream must be sent in one call,
-because quic-go overlooks an end that arrives in a later packet than the last byte. It then counts
-the stream as open forever, and allows no new streams after 100 requests. Cancelling a request
-resets its stream.
+Each request uses a new stream. A request and the end of its stream must be sent in one call. The
+reason is quic-go, the library of Go programs: it overlooks an end that arrives in a later packet
+than the last byte, counts the stream as open forever, and allows no new streams after 100 requests.
+Cancelling a request resets its stream.
 
 Everything runs on the caller's event loop, not in a thread (decision 0013). Even a large message
 blocks the loop for a few milliseconds only, because aioquic sends about sixteen datagrams at a
@@ -73,8 +73,8 @@ async def open_quic_link(
     address: HOST:PORT.
     certificates: the directory of certificates.
     name: the name of the certificate with which this process identifies itself.
-    expects: the name that the listener's certificate must contain; None accepts any name. In both
-        cases, the certificate must also be valid for the host in the address.
+    expects: the name that the listener's certificate must contain; None accepts any name. The
+        certificate must also be valid for the host in the address.
     timeout_s: how long to wait for the listener's first answer, in seconds.
     Raises Disconnected when there is no answer in time, HandshakeFailure when one side refuses the
     other, ValueError for a malformed address, and CertificateError if this process has no valid
@@ -89,7 +89,7 @@ async def dial(
     expects: str | None,
     timeout_s: float,
 ) -> QuicLink:
-    """Connect to the listener at an address, with a certificate that is already loaded.
+    """Connect to the listener at an address, with a certificate that was loaded already.
 
     address: HOST:PORT.
     identity: this process's certificate and key.
@@ -101,7 +101,9 @@ async def dial(
     host, port = split_quic_address(address)
 
     def check_name(name: str) -> str | None:
-        return None if expects in (None, name) else f"{name!r} answers, and not {expects!r}"
+        if expects is None or name == expects:
+            return None
+        return f"{name!r} answers, and not {expects!r}"
 
     quic = QuicConnection(configuration=make_configuration("client", identity, host))
     require_peer_certificate(quic, identity, check_name)
@@ -126,15 +128,13 @@ async def dial(
 class QuicLink(RpcClient):
     """Sends requests over one QUIC connection, and passes each response to its request.
 
-    It implements ForwardingConnection (rpc_interface.py), so serialized requests can be sent, too.
-    The *key* of a request, by which its responses are recognized, is its number on this connection:
-    1 for the first request.
+    It implements ForwardingConnection (rpc_interface.py). The *key* of a request, which identifies
+    the request on the connection, is a number: 1 for the first request.
 
     peer: the process that answers the requests.
 
     Attribute:
-    connection: the QUIC connection. The _QuicClientConnection sets this attribute when it is
-        created, and then calls the on_... methods of this object.
+    connection: the QUIC connection. It sets this attribute itself, and calls the on_... methods.
     """
 
     connection: _QuicClientConnection
@@ -160,9 +160,9 @@ class QuicLink(RpcClient):
         self.connection.cancel_request(key)
         self._release(key)
         if stream:
-            # `stream` is the id of a stream of the plugin protocol. A Go program goes on with it
-            # when its QUIC stream is reset. It stops when a StreamCancel arrives, which is a
-            # request on a QUIC stream of its own.
+            # `stream` is the id of a stream of the plugin protocol. A Go program does not end it
+            # when its QUIC stream is reset, but when it gets a StreamCancel, a request on another
+            # QUIC stream.
             cancel = PluginRequest(stream_cancel=StreamCancel(stream_id=stream))
             self._send_request(cancel.SerializeToString(), b"", inf)
 
@@ -178,15 +178,18 @@ class QuicLink(RpcClient):
         self._on_response(key, payload)
 
     def on_stream_error(self, key: Hashable, reason: str) -> None:
-        """Let a request fail, because no response will arrive on its stream.
+        """Make a request fail, because no response will arrive on its stream.
 
-        reason: why not, for the error.
+        reason: why no response will arrive, for the error.
         """
         self._release(key)
         self._fail_request(key, ProtocolError(f"{self.peer.address}: no response: {reason}"))
 
     def on_end(self, reason: str) -> None:
-        """Let all pending requests fail, because the connection has ended. reason: why."""
+        """Make all pending requests fail, because the connection has ended.
+
+        reason: why the connection has ended, for the errors.
+        """
         self._set_backpressure(False)
         self._end_connection(reason)
 
@@ -198,7 +201,7 @@ class QuicLink(RpcClient):
 class _QuicClientConnection(QuicRpcConnection):
     """The QUIC connection of a QuicLink. It sends each request on a new stream.
 
-    link: gets the responses and the end of the connection.
+    link: the QuicLink, whose on_... methods this object calls.
 
     Attribute:
     ready: a future that is done when the server has accepted this client. If the server refuses the
@@ -212,9 +215,10 @@ class _QuicClientConnection(QuicRpcConnection):
         self.ready: asyncio.Future[None] = self._loop.create_future()
         # Number of a stream -> key of its request, until the last response is complete.
         self._keys: dict[int, Hashable] = {}
-        # The inverse: key -> stream.
+        # Key of a request -> number of its stream: the inverse of _keys.
         self._streams: dict[Hashable, int] = {}
-        # Key -> frame of each request that waits until the server allows another stream, in order.
+        # Key -> frame, for each request that waits until the server allows another stream, in
+        # order.
         self._queue: dict[Hashable, bytes] = {}
 
     def open_socket(self, family: socket.AddressFamily, address: Address) -> None:
@@ -235,9 +239,8 @@ class _QuicClientConnection(QuicRpcConnection):
     async def wait_ready(self, timeout_s: float) -> None:
         """Wait until the server has accepted this client.
 
-        timeout_s: time limit for the server's first packet, in seconds. If this packet has arrived,
-            the handshake may take HANDSHAKE_S, because a server with hundreds of handshakes sends a
-            Retry packet at once, but the other packets late.
+        timeout_s: the time limit for the server's first packet, in seconds. Then the rest of the
+            handshake may take HANDSHAKE_S (15 s).
         Raises TimeoutError if no packet arrives in time, HandshakeFailure if one side refuses the
         other, and Disconnected if the connection ends.
         """
@@ -245,13 +248,12 @@ class _QuicClientConnection(QuicRpcConnection):
         await asyncio.wait((self.ready,), timeout=timeout_s)
         if not self.ready.done() and self._last_received == start:
             raise TimeoutError
+        # A server with hundreds of handshakes sends its first packet, a Retry packet, at once, but
+        # the other packets late.
         await self.ready
 
     def datagrams_received(self, datagrams: Iterator[tuple[bytes, Address]]) -> None:
-        """Handle the datagrams that have arrived, and then send the datagrams in response to them.
-
-        The UdpSocket calls this method.
-        """
+        """Handle the datagrams that have arrived, and then send the answers. UdpSocket calls it."""
         with SENDING:
             for data, address in datagrams:
                 self.datagram_received(data, address)
@@ -283,13 +285,12 @@ class _QuicClientConnection(QuicRpcConnection):
             self._transport.close()
 
     def error_received(self, exc: Exception) -> None:
-        """End the connection if the system reports that no process listens at the server's port.
+        """End the connection if the server is on this machine and no process listens at its port.
 
-        This is done only if the server is on this machine. A report about another machine comes
-        from an ICMP packet, which anybody could forge, so it is ignored.
-        exc: the OSError with the report.
+        exc: the OSError with which the system reports this.
         """
         address = self._quic.get_peer_address()
+        # A report about another machine comes from an ICMP packet, which anybody could forge.
         if address is not None and is_loopback(str(address[0])):
             self._report_end(0, str(cast(OSError, exc).strerror))
 
@@ -310,12 +311,10 @@ class _QuicClientConnection(QuicRpcConnection):
             self._open_streams()
 
     def _open_streams(self) -> None:
-        """Send queued requests while the server allows more streams.
-
-        aioquic has a queue for this, too. But if a request in that queue were cancelled, aioquic
-        would reset a stream that the server has not allowed yet, and the server would end the
-        connection.
-        """
+        """Send queued requests while the server allows more streams."""
+        # aioquic has a queue for this, too. But if a request in that queue were cancelled, aioquic
+        # would reset a stream that the server has not allowed yet, and the server would end the
+        # connection.
         allowed = cast(Any, self._quic)._remote_max_streams_bidi
         # Stream numbers of one kind differ by four; see RFC 9000, section 2.1.
         while self._queue and (stream := self._quic.get_next_available_stream_id()) // 4 < allowed:
@@ -328,10 +327,7 @@ class _QuicClientConnection(QuicRpcConnection):
             self._send(stream, frame)
 
     def cancel_request(self, key: Hashable) -> None:
-        """Cancel the request with this key.
-
-        A request that was not sent is removed from the queue. If it was sent, its stream is reset.
-        """
+        """Cancel the request with this key: remove it from the queue, or reset its stream."""
         if self._is_ended or self._queue.pop(key, None) is not None:
             return
         stream = self._streams.pop(key, None)

@@ -4,11 +4,14 @@ listen_for_links() (link.py) calls listen_quic_links(). quic_link.py has the cli
 quic_connection.py the code that both sides share. A request is handled as soon as its frame is
 complete, because Go programs may send the end of the stream later.
 
-Anybody can begin handshakes, even with forged addresses. So there are two limits for handshakes
-that are not finished. Above MAX_UNPROVEN, a new client must first answer a Retry packet, which
-proves its address. Until then, the server stores nothing for this client. Above MAX_HALF_OPEN, each
-new handshake ends the oldest one. That hits attackers only: a real client finishes its handshake
-within one round trip, before it becomes the oldest.
+Anybody can begin handshakes, even with forged addresses. So there are two limits for the number of
+handshakes that are not finished:
+
+- Above MAX_UNPROVEN, a new client must first answer a Retry packet, which proves its address.
+  Before this answer, the server stores nothing for the client.
+- Above MAX_HALF_OPEN, each new handshake ends the oldest handshake. This hits attackers only: a
+  real client finishes its handshake within one round trip, before it becomes the oldest.
+
 Sources: the Orchestra plugin protocol, "One bidirectional QUIC stream per RPC"; RFC 9000, section
 8.1.2 for Retry.
 """
@@ -67,8 +70,8 @@ MAX_CONNECTIONS = 1024
 # Limits for unfinished handshakes; see the docstring of this module.
 MAX_UNPROVEN, MAX_HALF_OPEN = 32, 512
 # How long Retry packets are sent after MAX_UNPROVEN was reached, in seconds. The first message of a
-# client may need several datagrams. If only the first one were answered with a Retry packet, the
-# second would begin another handshake, which nobody continues.
+# client may need several datagrams. If Retry packets ended after the first of these datagrams, the
+# second would begin another handshake, which the client does not continue.
 RETRY_S = 1.0
 # Length of the connection ids that the server chooses: aioquic's default.
 CONNECTION_ID_BYTES = 8
@@ -84,15 +87,16 @@ async def listen_quic_links(
 ) -> RpcListener:
     """Listen at an address, and handle the requests that arrive.
 
-    address: HOST:PORT; port 0 for a free one.
+    address: HOST:PORT; port 0 for a free port.
     handler: handles each request that `relay` does not forward.
-    relay: called first with each request, to forward it without decoding it; None to forward none.
+    relay: called first with each request, to forward it without decoding it. None if every request
+        goes to `handler`.
     certificates: the directory of certificates.
     name: the name of this side's certificate.
     admits: called with the name in a client's verified certificate. Returns whether this client may
         connect. None admits every client with a valid certificate.
-    Raises OSError when the address cannot be used, ValueError when it is malformed, and
-    CertificateError.
+    Raises OSError if the address cannot be used, ValueError if it is malformed, and
+    CertificateError if this side has no valid certificate.
     """
     # Test once in this process that clients without a certificate are refused.
     ensure_strict()
@@ -123,7 +127,7 @@ class _QuicRpcListener:
         return self.server.address
 
     async def close(self, drain_s: float = 0.0) -> None:
-        """Stop accepting, wait up to drain_s seconds for pending responses, and disconnect all."""
+        """Accept no more connections, wait up to drain_s seconds for responses, and disconnect."""
         server = self.server
         loop = asyncio.get_running_loop()
         server.is_closing = True
@@ -135,8 +139,8 @@ class _QuicRpcListener:
             for task in late:
                 task.cancel()
 
-        # Wait until the peers have acknowledged the responses. Poll, since aioquic reports no event
-        # for that.
+        # Wait until the peers have acknowledged the responses. Poll, because aioquic reports no
+        # event for this.
         while loop.time() < deadline and server.is_sending:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         for client in list(server.clients):
@@ -150,10 +154,11 @@ class _QuicRpcServer(QuicServer):
 
     host: the host in the address at which the server listens.
     handler: handles each request that `relay` does not forward.
-    relay: called first with each request, to forward it without decoding it; None to forward none.
+    relay: called first with each request, to forward it without decoding it. None if every request
+        goes to `handler`.
+    current: the certificate of this process, which may be renewed while the server listens.
     admits: called with the name in a client's certificate. Returns whether the client may connect.
         None admits every client with a valid certificate.
-    current: the certificate of this process, which may be renewed while the server listens.
     """
 
     def __init__(
@@ -171,7 +176,7 @@ class _QuicRpcServer(QuicServer):
         self.handler = handler
         self.relay = relay
         self.address = host
-        # Whether the listener is closing, so that new connections are refused.
+        # Whether the listener is closing. New connections are then refused.
         self.is_closing = False
         self.clients: set[_QuicServerConnection] = set()
         # The clients whose handshake is not finished, the oldest first.
@@ -199,10 +204,7 @@ class _QuicRpcServer(QuicServer):
         self.address = format_address((self.address, transport.get_extra_info("sockname")[1]))
 
     def datagrams_received(self, datagrams: Iterator[tuple[bytes, Address]]) -> None:
-        """Handle the datagrams that have arrived, then send those that result, on all connections.
-
-        The UdpSocket calls this method.
-        """
+        """Handle the datagrams that have arrived, and then send the answers. UdpSocket calls it."""
         with SENDING:
             for data, address in datagrams:
                 self.datagram_received(data, address)
@@ -214,9 +216,9 @@ class _QuicRpcServer(QuicServer):
         addr: the address of its sender.
         """
         data = cast(bytes, data)
-        # After the handshake, clients send packets with a short header. Find the connection of such
-        # a packet by the connection id alone, because aioquic's server would parse the header, and
-        # the connection parses it again.
+        # After the handshake, clients send packets with a short header. Find the connection by the
+        # connection id in this header. aioquic's server would parse the whole header, which the
+        # connection parses again.
         if not data or not data[0] & PACKET_LONG_HEADER:
             connection = self._protocols.get(data[1 : 1 + CONNECTION_ID_BYTES])
             if connection is not None:
@@ -226,8 +228,8 @@ class _QuicRpcServer(QuicServer):
         now = asyncio.get_running_loop().time()
         if len(self.half_open) >= MAX_UNPROVEN:
             self._retry_until = now + RETRY_S
-        # A packet with a token answers a Retry packet. Its token must be checked even if there are
-        # fewer handshakes now; otherwise the handshake would fail.
+        # A packet with a token answers a Retry packet. If its token were not checked because there
+        # are fewer handshakes now, the handshake would fail.
         is_retry = now < self._retry_until or _has_token(data)
         # While this attribute is set, aioquic's server answers new clients with Retry packets, and
         # checks tokens.
@@ -238,7 +240,7 @@ class _QuicRpcServer(QuicServer):
             self.refusals.add(f"{self.address}: refused {format_address(addr)}: {exc}")
 
     def _create_connection(self, quic: QuicConnection, stream_handler: object) -> QuicRpcConnection:
-        """Return the object for a new connection. Raises _ConnectionLimit to refuse it.
+        """Return the object for a new connection. Raises _ConnectionLimit to refuse the connection.
 
         aioquic's server calls this method for the first packet of a client.
         """
@@ -257,16 +259,19 @@ class _QuicRpcServer(QuicServer):
         return _QuicServerConnection(quic, self)
 
     def _check_name(self, name: str) -> str | None:
-        """Return why a client is refused; None to accept it. name: from its certificate."""
-        return (
-            None if self._admits is None or self._admits(name) else f"{name!r} may not come in here"
-        )
+        """Return why a client is refused; None to accept the client.
+
+        name: the name in the client's certificate.
+        """
+        if self._admits is None or self._admits(name):
+            return None
+        return f"{name!r} may not come in here"
 
 
 def _has_token(data: bytes) -> bool:
-    """Return whether an Initial packet has a token. For other packets the result means nothing.
+    """Return whether an Initial packet, the first packet of a handshake, has a token.
 
-    Source: RFC 9000 section 17.2.2.
+    For other packets, the result means nothing. Source: RFC 9000 section 17.2.2.
     """
     try:
         # Byte 5 is the length of the destination connection id. After this id come the length of
@@ -294,9 +299,9 @@ class _QuicServerConnection(QuicRpcConnection):
         super().__init__(quic)
         self.rpc: RpcServer | None = None
         self._server = server
-        # Streams whose last response was not sent yet.
+        # The streams whose last response was not sent yet.
         self._open: set[int] = set()
-        # Streams on which data has arrived, but not the end.
+        # The streams on which data has arrived, but not the end.
         self._receiving: set[int] = set()
         # Whether the requests in progress take too much memory, so that new ones are refused.
         self._is_holding = False

@@ -2,8 +2,8 @@
 
 A hub runs plugins and forwards requests to them. Bridges (bridge.py), which connect MCP clients to
 a hub, and plugins (plugin_main.py) send requests to the hub over a ReconnectingLink. Health pings
-detect a hub that does not respond. While the link is down, requests fail at once with the reason.
-They are not queued for the next connection, and no request is sent twice.
+detect a hub that does not respond. While the link is down, requests fail at once with the reason:
+they do not wait for the next connection. No request is sent twice.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class ReconnectingLink:
     address: the address, for messages.
     open: connects, and returns the connection; usually a partial of open_link().
     on_connect: called with each new connection before requests use the connection, for example to
-        register. If it raises an exception, the attempt to connect counts as failed.
+        register. If it raises an exception, the attempt to connect has failed.
     on_change: called with True when the link is up, and with False when it is down.
     health_s: the pause between two health pings, and the time limit for the answer to one, in
         seconds.
 
     Attributes:
-    peer: the other end of the latest connection.
+    peer: the process at the other end of the latest connection.
     end_reason: a future that is done after close(), not when a connection is lost.
     reconnects: how many times the link has reconnected; -1 before the first connection.
     """
@@ -91,7 +91,7 @@ class ReconnectingLink:
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
         """Send a request to the hub, and return the response, which has the request's id.
 
-        Raises Disconnected while the link is down or if it is lost, TimedOut after timeout_s,
+        Raises Disconnected if the link is down or the connection is lost, TimedOut after timeout_s,
         FrameTooLarge if the request is too long, and ProtocolError for an invalid response.
         """
         link = self._link
@@ -114,12 +114,12 @@ class ReconnectingLink:
     async def _run(self) -> None:
         """Connect, wait for the end of the connection, and connect again, until cancelled."""
         pause = FIRST_S
-        # The reason that was logged last. The same reason is not logged with every attempt.
+        # The reason that was logged last. It is not logged again with every attempt.
         logged = ""
         while True:
             try:
                 link = await self._connect()
-            # Catch any exception, so that an unexpected one does not silently end this task.
+            # Catch every exception, so that a bug does not silently end this task.
             except Exception as exc:
                 self._set_reason(exc)
                 if self._reason != logged:
@@ -164,7 +164,10 @@ class ReconnectingLink:
         self._reason = text.removeprefix(f"{self.peer.address}: ")
 
     def _set_link(self, link: RpcConnection | None) -> None:
-        """Set the connection that requests use, and report the change. None: the link is down."""
+        """Set the connection that requests use, and report the change.
+
+        link: None when the link is down.
+        """
         self._link = link
         if link is not None:
             self.peer = link.peer
@@ -190,5 +193,5 @@ class ReconnectingLink:
 
 
 def _is_expected(exc: Exception) -> bool:
-    """Return whether an exception means that a connection has failed, and not a bug."""
+    """Return whether an exception is a failed connection, and not a bug."""
     return isinstance(exc, (ConcertinoError, OSError, ValueError))

@@ -1,4 +1,4 @@
-"""RequestQueue: lets the event loop do its other work between requests that block the loop.
+"""RequestQueue: lets the event loop do other work between requests that block the loop.
 
 A NatsWorker (nats_worker.py), which answers the requests to a plugin in a NATS cluster, puts each
 request that it receives into this queue.
@@ -15,10 +15,9 @@ from msgspec import Struct
 __all__ = ["ArrivedRequest", "RequestQueue"]
 
 # If handlers have blocked one iteration of the event loop for SLOW_S seconds together, the queue is
-# cautious for CAUTIOUS_S seconds: it acknowledges new requests at once and handles them in a later
-# iteration. In such an iteration, the queue handles requests for up to SLOW_S seconds. Handling
-# only one request would cost the NATS server and the caller more CPU time, because then responses
-# would not be sent together.
+# cautious for CAUTIOUS_S seconds: it acknowledges new requests at once, and handles them in later
+# iterations of the loop, for up to SLOW_S seconds in each. If it handled only one request in each,
+# responses would not be sent together, which would cost the NATS server and the caller CPU time.
 SLOW_S, CAUTIOUS_S = 0.01, 1.0
 
 
@@ -27,7 +26,7 @@ class ArrivedRequest(Struct, frozen=True):
 
     caller: the name of the plugin that has sent the request; for a hub, its name and the id of its
         process (nats_messages.peer_key()).
-    reply: the NATS subject to which the ack and the responses are sent.
+    reply: the NATS subject to which the acknowledgement and the responses are sent.
     payload: the serialized PluginRequest.
     deadline: when the request's time limit ends, by the clock of the event loop.
     """
@@ -39,12 +38,11 @@ class ArrivedRequest(Struct, frozen=True):
 
 
 class RequestQueue:
-    """Passes requests to a function. If this function is slow, the event loop does other work, too.
+    """Passes requests to a handler, and lets the event loop do other work between slow requests.
 
     A handler that computes for a while blocks the event loop. It delays heartbeats, responses that
-    are ready, and the acks of later requests, which tell the callers that these requests have
-    arrived. So after slow handlers, requests wait in this queue, and the event loop does its other
-    work between them.
+    are ready, and the acknowledgements (acks) of later requests. So after slow handlers, requests
+    wait in this queue, and the event loop does other work between them.
 
     handle: called with each request, to begin to handle it. It may block the event loop.
     acknowledge: called with each request that must wait, to send its ack.
@@ -69,8 +67,8 @@ class RequestQueue:
         if not self._waiting and self._loop.time() >= self._cautious_until:
             self._run(request)
             return
-        # The connection writes the ack in the next iteration of the loop. So acknowledge before the
-        # handler is scheduled, which may block that iteration.
+        # The connection writes the ack in the next iteration of the loop. So acknowledge before
+        # scheduling the handler, which may block that iteration.
         self._acknowledge(request)
         if not self._waiting:
             self._loop.call_soon(self._run_waiting)

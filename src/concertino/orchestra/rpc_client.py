@@ -118,16 +118,19 @@ class RpcClient:
         raise NotImplementedError
 
     def _on_first_chunk(self) -> None:
-        """Send what the first chunk of a stream has caused, before later responses are handled.
+        """Send the output that the first chunk of a stream has caused. Does nothing here.
 
-        Called when the first chunk of a stream was passed on. A user waits for this chunk. It is
-        often read together with the next chunks of a fast tool, which would delay it by 65 us in a
-        hub and a bridge (bench/orchestra_bridge.py). A transport that sends all output at once need
-        not override this method, which does nothing.
+        A transport that buffers output overrides this method. It is called when the first chunk of
+        a stream was passed on, before later responses are handled.
         """
+        # A user waits for the first chunk. It is often read together with the next chunks of a fast
+        # tool, which would delay it by 65 us in a hub and a bridge (bench/orchestra_bridge.py).
 
     def _set_backpressure(self, is_full: bool) -> None:
-        """Pause requests and credits if the transport's output buffer is full, or resume them."""
+        """Pause requests and credits, or resume them.
+
+        is_full: whether the transport's output buffer is full.
+        """
         if is_full:
             self._writable = self._writable or asyncio.Event()
         elif self._writable is not None:
@@ -138,12 +141,12 @@ class RpcClient:
                 self.send_credit(key, stream, size)
 
     def _on_response(self, key: Hashable, payload: bytes) -> None:
-        """Pass a response or chunk to its request. Drops it if it is late or its key is unknown."""
+        """Pass a response or chunk to its request. Drops it if no request with this key waits."""
         pending = self._pending.get(key)
         if pending is None:
             return
-        # If is_chunk() is False, the peer may have written the fields in another order. Then
-        # encode them in the usual order, and look again.
+        # If is_chunk() is False, the peer may have written the fields in another order. So encode
+        # them again, in the usual order, and look again.
         if pending.stream and (is_chunk(payload) or is_chunk(payload := _encode_again(payload))):
             pending.pass_on(payload)
             if not pending.has_chunk:
@@ -154,7 +157,7 @@ class RpcClient:
             pending.resolve(payload)
 
     def _fail_request(self, key: Hashable, exc: Exception) -> None:
-        """Let one pending request raise an exception. Does nothing if there is no such request."""
+        """Make one pending request raise an exception. Does nothing if no request has this key."""
         pending = self._pending.pop(key, None)
         if pending is not None:
             pending.fail(exc)
@@ -171,8 +174,8 @@ class RpcClient:
         if self._timer is not None:
             self._timer.cancel()
 
-        left, self._pending = self._pending, {}
-        for pending in left.values():
+        failed, self._pending = self._pending, {}
+        for pending in failed.values():
             pending.fail(Disconnected(f"{self.peer.address}: {reason}"))
 
     @property
@@ -183,13 +186,14 @@ class RpcClient:
     # Requests
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
-        """Send a request and return its response, which has the request's id.
+        """Send a request and return its response, which may be an error response.
 
-        On the connection, the request has a new id. When it times out or this task is cancelled,
-        the peer gets a cancellation.
-        An error response is returned, not raised. Raises TimedOut after timeout_s, Disconnected
-        when the connection ends or has ended, FrameTooLarge for a request that is too long, and
-        ProtocolError for an invalid response.
+        request: its request_id need not be unique. It is sent with a new id, and the response gets
+            the id of `request`.
+        timeout_s: the time limit, in seconds. When the limit is reached or this task is cancelled,
+            the peer gets a cancellation.
+        Raises TimedOut after timeout_s, Disconnected when the connection ends or has ended,
+        FrameTooLarge for a request that is too long, and ProtocolError for an invalid response.
         """
         # The caller's id need not be unique, so send the request with a new id.
         callers_id, id = request.request_id, new_request_id()
@@ -227,8 +231,8 @@ class RpcClient:
         body: the PluginRequest, serialized without its id.
         timeout_s: the time limit of the call or of the whole stream.
         callback: called with the response as bytes, or with the exception that ended the request.
-            For a stream_start, it is called with each chunk, too. None for a tool call whose
-            pending response the caller awaits; a stream needs a callback.
+            For a stream_start, also called with each chunk. None for a tool call whose pending
+            response the caller awaits; a stream needs a callback.
         stream: the id of the stream in a stream_start; "" for a tool call.
         Returns None while the output buffer is full.
         Raises Disconnected if the connection has ended, and FrameTooLarge for a request that is too
@@ -278,9 +282,9 @@ class RpcClient:
         return self._send_request(payload, id, deadline)
 
     def forget(self, key: Hashable) -> None:
-        """Drop a pending request, and send the peer a cancellation of it.
+        """Drop a pending request, and send the peer a cancellation.
 
-        key: the key of the request. Nothing happens if it is not pending.
+        key: the key of the request. Nothing happens if no request with this key is pending.
         """
         pending = self._pending.pop(key, None)
         if pending is not None and not self.end_reason.done():
@@ -311,9 +315,10 @@ class RpcClient:
         return TimedOut(f"{self.peer.address}: no response to {kind} within {timeout_s:g} s")
 
     async def _wait_writable(self, kind: str, timeout_s: float) -> float:
-        """Wait until the transport accepts output again. Returns the rest of timeout_s.
+        """Wait until the transport accepts output again. Returns the time that is left, in seconds.
 
-        kind: the kind of request that waits, for the error message. Raises TimedOut.
+        kind: the kind of request that waits, for the error message.
+        Raises TimedOut after timeout_s.
         """
         deadline = self.loop.time() + timeout_s
         try:
@@ -329,12 +334,11 @@ class RpcClient:
     async def stream(self, request: PluginRequest, timeout_s: float) -> ResponseStream:
         """Send a stream_start, and yield its responses: the chunks, then the last response.
 
-        If the caller is slow, the peer waits: it sends at most WINDOW_BYTES of chunks that the
-        caller has not taken yet. If the generator is closed before the last response, the peer gets
-        a cancellation.
-        request: contains the stream_start. Its request id and stream id are replaced by new ones.
+        The peer sends at most WINDOW_BYTES (256 KiB) of chunks that the caller has not taken yet.
+        If the caller closes the generator before the last response, the peer gets a cancellation.
+        request: contains the stream_start. This method replaces its request id and stream id.
         timeout_s: the time limit of the whole stream.
-        Raises TimedOut, Disconnected, FrameTooLarge and ProtocolError.
+        Raises the same exceptions as request().
         """
         id = request.stream_start.stream_id = request.request_id = new_request_id()
         request.stream_start.window = WINDOW_BYTES
@@ -345,7 +349,7 @@ class RpcClient:
         pending = self._start_request(
             payload, id.encode(), "stream_start", timeout_s, received.add, id
         )
-        # The sizes of the responses that the caller has taken since the last credit.
+        # The size of all responses that the caller has taken since the last credit.
         taken = 0
         is_last = False
         try:
@@ -359,13 +363,13 @@ class RpcClient:
                 is_last = not response.HasField("stream_chunk")
                 yield response
         finally:
-            # Does nothing after the last response.
+            # This does nothing if the last response has arrived.
             pending.cancel()
 
     def send_credit(self, key: Hashable, stream: str, size: int) -> None:
         """Allow the peer to send `size` more bytes of a stream's chunks.
 
-        While the output buffer is full, the credit waits.
+        While the output buffer is full, the credit is stored and sent later.
         key: the key of the request that opened the stream.
         stream: the id of the stream.
         """
@@ -380,9 +384,9 @@ class RpcClient:
 def _encode_again(payload: bytes) -> bytes:
     """Return a response of a stream with its fields in the usual order, without unknown fields.
 
-    is_chunk() recognizes a chunk only in this form: the id, then one other field. Returns the
-    payload itself if it is a stream_end in this form, or cannot be decoded.
+    Returns the payload itself if it cannot be decoded.
     """
+    # The fields of a stream_end that is_stream_end() recognizes are in the usual order already.
     if is_stream_end(payload):
         return payload
     try:

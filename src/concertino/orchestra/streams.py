@@ -1,10 +1,10 @@
 """Streams: requests with several responses, which are StreamChunks and at last a StreamEnd.
 
-A caller can call any tool as a stream, to get the tool's progress as chunks. The caller is then the
-receiver of the chunks, and buffers at most WINDOW_BYTES of them. It states this limit, the window,
-in the request. When it has processed chunks, it sends a StreamCredit, which allows the sender as
-many bytes more. So a slow receiver slows the sender down. Go programs have neither windows nor
-credits, so chunks are sent to them as fast as they read.
+A caller can call any tool as a stream, to get the tool's progress as chunks. The caller, the
+receiver of the chunks, buffers at most WINDOW_BYTES of them. It states this limit, the window, in
+the request. When the receiver has processed chunks, it sends a StreamCredit, which allows the
+sender to send as many bytes more. So a slow receiver slows the sender down. Go programs have
+neither windows nor credits, so chunks are sent to them as fast as they read.
 
     RpcClient.stream()  --StreamStart-->  RpcServer  -->  the handler of the request
     ReceivedStream      <--StreamChunk--  ChunkSender
@@ -64,13 +64,14 @@ WINDOW_BYTES = 256 * 1024
 CHUNK_BYTES = 256
 # A receiver sends a credit when it has processed this many bytes.
 CREDIT_BYTES = WINDOW_BYTES // 2
-# If the sender ignores the window, as Go programs do, the receiver ends the stream with an error
-# when more bytes than this are buffered. The limit is larger than the window, because a sender may
+# If a sender ignores the window, as Go programs do, the receiver ends the stream with an error when
+# it has buffered more bytes than this. The limit is larger than the window, because a sender may
 # send the largest chunk while a single byte of the window is left.
 MAX_HELD_BYTES = WINDOW_BYTES + MAX_FRAME_BYTES + CHUNK_BYTES
-# A sender pauses while the receiver has more than this many unread bytes, which matters for a
-# receiver without a window. The sender looks again every POLL_S seconds.
+# A sender pauses while the receiver has not read more than this many bytes. This limits the output
+# to a receiver without a window.
 MAX_UNREAD_BYTES = 2**20
+# The time between two checks whether the receiver has read, in seconds.
 POLL_S = 0.01
 # The largest stream whose chunks are collected into one result, in bytes.
 MAX_COLLECTED_BYTES = 8 * 2**20
@@ -112,25 +113,26 @@ class ChunkSender:
         # The chunks that may not be sent yet: the serialized response, and how many bytes of the
         # window it takes.
         self._queue: deque[tuple[bytes, int]] = deque()
-        # A future that is done when the queue is empty; None while nobody waits for that.
+        # A future that is done when the queue is empty; None while no task waits for that.
         self._drained: asyncio.Future[None] | None = None
         # Calls _flush() again while the receiver has not read enough.
         self._poll: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     def send(self, chunk: StreamChunk) -> Awaitable[None]:
-        """Send a chunk, or add it to the queue if the receiver has no room for it.
+        """Send a chunk, or add it to the queue if the receiver has no room for the chunk.
 
         On the event loop, await the result to wait until the chunk was sent. In another thread,
-        this method itself blocks until then. It drops the chunk after close(), and if the chunk has
-        no data and the receiver has no window, because a Go program could not use such a chunk.
-        chunk: this method sets its stream_id and sequence number.
+        this method itself blocks until the chunk was sent. After close(), it drops the chunk.
+        chunk: this method sets its stream_id and sequence number. A chunk without data is dropped
+            if the receiver has no window.
         Raises FrameTooLarge if the chunk is too large.
         """
         if threading.get_ident() != self._thread:
             asyncio.run_coroutine_threadsafe(self._send(chunk), self._loop).result()
             # An awaitable that is done already.
             return DONE
+        # Only Go programs have no window, and they cannot use a chunk without data.
         if self._is_closed or not (chunk.data or self._start.window):
             return DONE
         chunk.stream_id, chunk.sequence = self._start.stream_id, self.count
@@ -157,14 +159,14 @@ class ChunkSender:
         return asyncio.shield(self._drained)
 
     def grant(self, size: int) -> None:
-        """Handle a credit: the receiver takes `size` more bytes of chunks."""
+        """Handle a credit: the receiver accepts `size` more bytes of chunks."""
         self._left += max(0, size)
         self._flush()
 
     def close(self) -> None:
         """Drop the chunks in the queue, and all chunks that are passed to send() later.
 
-        Whoever waits in send() or drain() continues.
+        The waits for send() and drain() end.
         """
         self._is_closed = True
         self._queue.clear()
@@ -175,13 +177,11 @@ class ChunkSender:
         await self.send(chunk)
 
     def _flush(self) -> None:
-        """Send the chunks that may be sent now.
-
-        A chunk may be sent while a single byte of the window is left, even if the chunk is larger.
-        """
+        """Send the chunks that may be sent now."""
         if self._poll is not None:
             self._poll.cancel()
             self._poll = None
+        # While a single byte of the window is left, a chunk of any size may be sent.
         while self._queue and self._left > 0:
             # Poll, because transports do not report when a receiver has read.
             if self._unread() > MAX_UNREAD_BYTES:
@@ -200,10 +200,10 @@ StreamRun = Callable[[ChunkSender], Awaitable[PluginResponse]]
 
 
 async def send_all(responses: ResponseStream, sender: ChunkSender) -> PluginResponse:
-    """Forward the chunks of a stream from one connection to another. Returns its last response.
+    """Forward the chunks of a stream from one connection to another. Returns the last response.
 
     responses: the stream that the hub receives from a plugin. It is closed at the end.
-    sender: sends the chunks to the caller.
+    sender: sends the chunks to the caller of the tool.
     Raises ProtocolError if the stream ends without its last response.
     """
     async with aclosing(responses):
@@ -215,10 +215,10 @@ async def send_all(responses: ResponseStream, sender: ChunkSender) -> PluginResp
 
 
 class _Arrival(PendingOutcome, eq=False):
-    """An awaitable for the next response of a ReceivedStream. The outcome is True on arrival.
+    """An awaitable for the next response of a ReceivedStream. Its outcome becomes True on arrival.
 
-    It takes less time than an asyncio.Future, and resumes the waiting task at once. When a task
-    awaits the object, asyncio stores the callback that runs the task in `callback`, and the task's
+    It takes less time than an asyncio.Future, and can resume the waiting task at once. When a task
+    awaits this object, asyncio stores the callback that runs the task in `callback`, and the task's
     contextvars in `context` (PendingOutcome in runtime/pending.py).
     """
 
@@ -246,12 +246,13 @@ class ReceivedStream:
         self._loop = loop
         # Whether the last response has arrived.
         self._is_ended = False
-        # The responses that were not taken, and how many bytes of the window their chunks use.
+        # The responses that take() has not returned yet.
         self._responses: deque[PluginResponse] = deque()
+        # How many bytes of the window their chunks use.
         self._held_bytes = 0
         # The error that ends the stream after these responses; None if there is none.
         self._error: BaseException | None = None
-        # The awaitable for which take() waits or has waited last; None before the first wait.
+        # The awaitable of the latest wait of take(); None before the first wait.
         self._arrival: _Arrival | None = None
 
     def add(self, payload: bytes | BaseException) -> None:
@@ -259,9 +260,9 @@ class ReceivedStream:
 
         Call this only from a callback of the event loop and not from a task, because the waiting
         task cannot run inside another task. After the last response or an error, does nothing.
-        payload: the response; or an exception, which ends the stream as fail() does. A response
-            that cannot be decoded, and too many bytes that nobody takes, end the stream with a
-            ProtocolError.
+        payload: the response; or an exception, which ends the stream as fail() does.
+        A response that cannot be decoded ends the stream with a ProtocolError. So do more than
+        MAX_HELD_BYTES of chunks that take() has not returned.
         """
         if self._is_ended or self._error is not None:
             return
@@ -304,10 +305,10 @@ class ReceivedStream:
             arrival.resume_soon()
 
     async def take(self) -> tuple[PluginResponse, int]:
-        """Wait for the next response. Returns it, and how many bytes of the window it takes.
+        """Wait for the next response. Returns (response, how many bytes of the window it takes).
 
-        The second number is 0 for the last response. If an error has ended the stream, raises the
-        error after all responses were taken.
+        The number is 0 for the last response. If an error has ended the stream, raises the error
+        after all responses were returned.
         """
         while not self._responses:
             if self._error is not None:
@@ -321,11 +322,11 @@ class ReceivedStream:
 
 
 class CollectedStream:
-    """Collects the chunks of a stream, for a caller that wants one result.
+    """Collects the chunks of a stream, for a caller that needs one result.
 
-    Call add() with each chunk, and end() with the last response. A last response from a program of
-    this package contains the result. A Go program sends the result in the chunks: the data of all
-    chunks together is the text of the result.
+    Call add() with each chunk, and end() with the last response. If the tool is in a program of
+    this package, the last response contains the result. A Go program sends the result in the
+    chunks: the data of all chunks together is the text of the result.
     """
 
     def __init__(self) -> None:
@@ -334,10 +335,10 @@ class CollectedStream:
         self._count = 0
 
     def add(self, chunk: StreamChunk) -> tuple[float, float | None, str | None]:
-        """Add a chunk, and return the progress that it reports: done, total and message.
+        """Add a chunk, and return the progress that it reports: (done, total, message).
 
-        If the chunk has no number for the progress, `done` counts the chunks. `total` is None if it
-        is not known, and `message` is None if the chunk has no data.
+        If the chunk has no number for the progress, `done` is the number of chunks so far. `total`
+        is None if the chunk has none, and `message` is None if the chunk has no data.
         Raises ProtocolError if the collected chunks are too large for a result.
         """
         self._count += 1
@@ -354,7 +355,10 @@ class CollectedStream:
         return self._count, total, message
 
     def end(self, end: StreamEnd) -> ToolResponse:
-        """Return the result of the tool. end: the last response of the stream."""
+        """Return the result of the tool.
+
+        end: the last response of the stream.
+        """
         if end.HasField("result"):
             return end.result
         if not end.success:
@@ -371,8 +375,8 @@ def end_response(
     stream: the id of the stream.
     count: how many chunks were sent.
     result: the result of the tool, or its error.
-    has_result: whether the response contains the result, which Go programs do not read. If not, it
-        only says whether the tool has succeeded, and the error.
+    has_result: whether the response contains the result, which Go programs do not read. Without the
+        result, the response only has the success or the error.
     """
     return PluginResponse(
         stream_end=StreamEnd(

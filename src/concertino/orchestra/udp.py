@@ -1,6 +1,6 @@
 """UdpSocket: a UDP transport that delivers all datagrams that have arrived in one call.
 
-quic_link.py and quic_listener.py use it, the two sides of connections over QUIC. asyncio's own
+quic_link.py and quic_listener.py, the two sides of connections over QUIC, use it. asyncio's own
 transport delivers one datagram in each iteration of the loop. If QUIC handles many datagrams at
 once, it can answer several of them with one packet. For 64 concurrent calls from a Go client, this
 halves the CPU time of a call (bench/orchestra_go.py).
@@ -25,7 +25,7 @@ Address = tuple[Any, ...]
 SOCKET_BYTES = 4 * 2**20
 # The largest datagram of UDP.
 MAX_DATAGRAM_BYTES = 2**16
-# One call delivers at most TURN_DATAGRAMS datagrams, and for at most TURN_S seconds, so that other
+# One call delivers at most TURN_DATAGRAMS datagrams, within at most TURN_S seconds, so that other
 # tasks get their turn. Handling a datagram takes 50 us, or milliseconds if it begins a handshake.
 TURN_S, TURN_DATAGRAMS = 0.002, 64
 
@@ -33,9 +33,9 @@ TURN_S, TURN_DATAGRAMS = 0.002, 64
 class UdpHandler(Protocol):
     """Receives the datagrams of a UdpSocket.
 
-    It is like asyncio.DatagramProtocol, but with datagrams_received() in place of
-    datagram_received(). datagrams_received() is called with an iterator over (data, address of the
-    sender), which reads the datagrams from the socket.
+    It is like asyncio.DatagramProtocol, but has datagrams_received() in place of
+    datagram_received(). The argument of datagrams_received() is an iterator over (data, address of
+    the sender), which reads the datagrams from the socket.
     """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
@@ -46,8 +46,8 @@ class UdpHandler(Protocol):
 class UdpSocket(asyncio.DatagramTransport):
     """A transport over a UDP socket, without an output buffer. It reads from its creation on.
 
-    A datagram that the system does not accept at once is dropped. QUIC sends it again, as it does
-    with a datagram that is lost on the network.
+    A datagram that the system does not accept at once is dropped. QUIC sends it again, like a
+    datagram that is lost on the network.
     """
 
     def __init__(self, sock: socket.socket, handler: UdpHandler) -> None:
@@ -133,12 +133,12 @@ def _is_connected(sock: socket.socket) -> bool:
 def split_quic_address(address: str) -> tuple[str, int]:
     """Split `HOST:PORT` or `[IPv6]:PORT` into the host and the port.
 
-    Raises ValueError for any other form. The text of the error also names `unix:PATH`. The users of
-    link.py get this error, and its functions also accept such an address.
+    Raises ValueError for any other form.
     """
     try:
         return split_address(address)
     except ValueError:
+        # This error names `unix:PATH`, too, because callers of link.py may pass such an address.
         raise ValueError(
             f"{address!r}: expected HOST:PORT, as in localhost:50100 or [::1]:50100, or unix:PATH"
         ) from None
@@ -148,12 +148,13 @@ async def resolve_udp(host: str, port: int, flags: int = 0) -> tuple[socket.Addr
     """Return the UDP address of a host and port, as (address family, address).
 
     If the host has several addresses, the result is its first IPv4 address, or its first address if
-    none is IPv4. Go programs do the same (net.ResolveUDPAddr), so both sides choose the same
-    address for `localhost`.
+    none is IPv4.
     flags: flags of getaddrinfo(), such as AI_PASSIVE.
     Raises OSError if the host has no address.
     """
     loop = asyncio.get_running_loop()
     candidates = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=flags)
+    # The first IPv4 address, as in Go programs (net.ResolveUDPAddr), so that both sides choose the
+    # same address for `localhost`. False sorts before True.
     family, *_, address = min(candidates, key=lambda item: item[0] != socket.AF_INET)
     return family, address

@@ -3,7 +3,7 @@
 Hubs, plugins and bridges send each other requests over such connections. The functions of link.py
 call open_unix_link() and listen_unix_links(). Concurrent requests share a connection, and a
 response has the request_id of its request. The socket has mode 0600 and is in a directory that
-other users cannot enter. Each side also checks the other's user id.
+other users cannot enter. Each side also checks the user id of the other side.
 
 Frames that are sent in the same loop iteration share one write() where possible. While the output
 buffer is full, the server side stops reading requests, and RpcClient.request() waits.
@@ -60,13 +60,14 @@ log = logging.getLogger("concertino.orchestra")
 LIMITS = Limits(high_water_bytes=2**20, low_water_bytes=2**18)
 # Time limit for a frame to arrive completely, from its first byte, in seconds.
 FRAME_S = 30.0
-# How many connections a listener has open at the same time. It refuses additional ones.
+# How many connections a listener has open at the same time. It refuses additional connections.
 MAX_CONNECTIONS = 512
 # How long no connection is accepted after the process had no file descriptors left, in seconds.
 PAUSE_S = 1.0
 # How long the peer may take to read the remaining output when the connection is closed, in seconds.
 FLUSH_S = 0.5
-# How long all peers of a listener may take for this when the listener is closed, in seconds.
+# How long the peers of a listener may take to read the remaining output when the listener is
+# closed.
 CLOSE_S = 1.0
 # The reason for an orderly end, which is not logged.
 END_OF_STREAM = "the connection ended"
@@ -75,8 +76,8 @@ END_OF_STREAM = "the connection ended"
 class _FrameConnection(SocketConnection):
     """A Connection for frames of the plugin protocol: a length, then a message (frames.py).
 
-    Both sides of a connection use it. The object that handles the frames, the receiver, is passed
-    to open(). A frame must arrive completely within FRAME_S. If a frame is late or too long, the
+    Both sides of a connection use this class. The receiver, which is passed to open(), handles the
+    frames. A frame must arrive completely within FRAME_S. If a frame is late or too long, the
     receiver's on_disconnect() is called, and must close the connection.
     """
 
@@ -89,18 +90,18 @@ class _FrameConnection(SocketConnection):
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock, LIMITS, {})
         self._assembler = Assembler()
-        # Runs while a frame has arrived in part, and reports it as late at the end.
+        # Runs while a frame has arrived in part. When it fires, the frame is late.
         self._frame_timer: asyncio.TimerHandle | None = None
         # Whether flush() will be called at the end of this loop iteration.
         self.is_flush_scheduled = False
-        # While a read batch has only one message, its single_id is a number, different for each
-        # batch. This is the number of the last batch in which a frame was written at once.
+        # A read batch with only one message has a single_id, a number that no other batch has. This
+        # is the single_id of the last batch in which a frame was written at once.
         self._last_single_id = 0
 
     def open(self, receiver: Receiver) -> None:
         super().open(receiver)
-        # The read batch of this loop (runtime/tasks.py). While the messages of one read are
-        # handled, their answers are collected, and share a write().
+        # The read batch of this loop (runtime/tasks.py). The answers to all messages of one read
+        # are collected, and share a write().
         self._batch = read_batch_of(self._loop)
 
     # Reading
@@ -138,7 +139,7 @@ class _FrameConnection(SocketConnection):
             batch.end()
 
     def _limit_frame_time(self, receiver: Receiver, *, is_new: bool) -> None:
-        """Run the timer for the incomplete frame, or stop it if there is none.
+        """Run the timer if a frame is incomplete, or stop it.
 
         is_new: whether the incomplete frame began with the last chunk.
         """
@@ -153,9 +154,9 @@ class _FrameConnection(SocketConnection):
     # Writing
 
     def send_payload(self, payload: bytes) -> int:
-        """Send a message as a frame. Returns how many bytes of output are buffered then.
+        """Send a message as a frame. Returns how many bytes of output are buffered now.
 
-        Frames share write() calls where that costs no time:
+        Frames share write() calls where no frame has to wait for another one:
 
         - While the messages of one read are handled (a read batch, runtime/tasks.py), frames are
           buffered, and share one write at the end of the batch.
@@ -169,7 +170,7 @@ class _FrameConnection(SocketConnection):
         frame = len(payload).to_bytes(HEADER_BYTES, "big") + payload
         batch = self._batch
         if batch.in_progress:
-            # Frames that wait already will be flushed, and come before this frame.
+            # Frames are buffered already. A flush is scheduled, and they come before this frame.
             if self._output.queue:
                 return self.write(frame, None)
             if (single_id := batch.single_id) and single_id != self._last_single_id:
@@ -187,9 +188,9 @@ class _FrameConnection(SocketConnection):
     def send_lone_payload(self, payload: bytes) -> int:
         """Send a message that is probably the only one of this loop iteration.
 
-        This method does the same as send_payload(), but without a callback at the end of the
-        iteration, which takes time. So later frames of the iteration do not share one write.
-        Returns how many bytes of output are buffered then.
+        This is faster than send_payload(), because it schedules no callback for the end of the
+        iteration. Without the callback, later frames of the iteration do not share one write.
+        Returns how many bytes of output are buffered now.
         """
         if self._batch.in_progress or self.is_flush_scheduled:
             return self.send_payload(payload)
@@ -198,7 +199,7 @@ class _FrameConnection(SocketConnection):
     def flush_batch(self) -> None:
         """Write the frames that were buffered in the current read batch, on all connections.
 
-        Only the first call in a read batch does this. Later calls in the batch do nothing.
+        Later calls in the same read batch do nothing.
         """
         self._batch.flush_once()
 
@@ -220,8 +221,8 @@ async def open_unix_link(path: str, timeout_s: float) -> UnixLink:
     """Connect to the listener at a path, and return the connection.
 
     timeout_s: how long connecting may take, in seconds.
-    Raises Disconnected if nobody listens there or connecting takes too long, and HandshakeFailure
-    if the listener belongs to another user. Raises ValueError for a path that a Unix socket cannot
+    Raises Disconnected if no process listens there or connecting takes too long, HandshakeFailure
+    if the listener belongs to another user, and ValueError for a path that a Unix socket cannot
     have.
     """
     name = unix_name(path)
@@ -248,10 +249,10 @@ async def open_unix_link(path: str, timeout_s: float) -> UnixLink:
 
 
 class UnixLink(RpcClient):
-    """A connection over a Unix socket that sends requests. open_unix_link() returns it.
+    """A connection over a Unix socket that sends requests: a ForwardingConnection.
 
-    It implements ForwardingConnection (rpc_interface.py). It is also the receiver of the frames
-    that arrive: its _FrameConnection calls the on_... methods.
+    open_unix_link() returns it. Its _FrameConnection calls the on_... methods, because this object
+    is the receiver of the frames that arrive.
 
     sock: the connected socket.
     peer: the process that answers the requests.
@@ -297,10 +298,13 @@ class UnixLink(RpcClient):
     # Receiver
 
     def on_frames(self, batch: Sequence[bytes]) -> None:
-        """Pass each response to its request, which has the same id. batch: serialized responses."""
+        """Pass each response to the request with the same id.
+
+        batch: serialized responses.
+        """
         for payload in batch:
-            # 0x0A is the tag of request_id, which nearly every serializer writes first. The length
-            # of the id follows, in one byte, because the ids of this package are short.
+            # 0x0A is the tag of request_id, which nearly every serializer writes first. The next
+            # byte is the length of the id, because the ids of this package are short.
             if len(payload) > 1 and payload[0] == 0x0A:
                 id = payload[2 : 2 + payload[1]]
             else:
@@ -321,7 +325,7 @@ class UnixLink(RpcClient):
     def on_disconnect(self, exc: Exception) -> None:
         self._connection.abort()
         # _on_end() resumes the tasks that wait for responses, which is not possible inside a task
-        # or a read batch. The caller may be one, so use call_soon().
+        # or a read batch. This method may be called inside one, so use call_soon().
         self.loop.call_soon(self._on_end, errno_message(exc))
 
 
@@ -381,17 +385,16 @@ class _UnixRpcListener:
         self._loop.add_reader(self._listener.socket, self._accept)
 
     def _accept(self) -> None:
-        """Accept a connection. A callback of the event loop, called when a client has connected.
-
-        A task that calls loop.sock_accept() could lose an accepted connection if it is cancelled.
-        """
+        """Accept a connection. The event loop calls this method when a client has connected."""
+        # A task with loop.sock_accept() could lose an accepted connection when it is cancelled.
         try:
             sock, _ = self._listener.socket.accept()
-        # The client has disconnected already.
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            # The client has disconnected already.
             return
-        # The process has no file descriptors left.
         except OSError as exc:
+            # The process has no file descriptors left. Pause, because the client still waits, and
+            # the event loop would call this method again at once.
             log.warning("%s: cannot accept a connection: %s", self.address, exc.strerror)
             self._loop.remove_reader(self._listener.socket)
             self._resuming = self._loop.call_later(PAUSE_S, self._resume)
@@ -414,7 +417,7 @@ class _UnixRpcListener:
             log.warning("%s: refused a connection: %s", self.address, exc.strerror or exc)
 
     async def close(self, drain_s: float = 0.0) -> None:
-        """Stop accepting, wait up to drain_s seconds for pending responses, and disconnect all."""
+        """Accept no more connections, wait up to drain_s seconds for responses, and disconnect."""
         if self._resuming is not None:
             self._resuming.cancel()
         self._loop.remove_reader(self._listener.socket)
@@ -461,8 +464,8 @@ class _UnixServerConnection:
         )
         self._connections = connections
         self._loop = asyncio.get_running_loop()
-        # The two reasons to pause reading: the output buffer is full, and the requests in progress
-        # take too much memory.
+        # Reading pauses while the output buffer is full, and while the requests in progress take
+        # too much memory.
         self._is_output_full = False
         self._is_rpc_full = False
         # The task of begin_close(); None before that.
@@ -488,28 +491,31 @@ class _UnixServerConnection:
             self._connection.pause(self._is_output_full or self._is_rpc_full)
 
     def begin_close(self) -> asyncio.Task[None]:
-        """Stop reading, send the remaining output, then close. Returns the task that does it."""
+        """Stop reading, send the remaining output, then close. Returns the task that does this."""
         if self._closing is None:
             self._connection.pause(True)
             self._closing = self._loop.create_task(self._close())
         return self._closing
 
     async def _close(self) -> None:
-        # There is no time limit, because the peer may still read. _UnixRpcListener.close() has one.
+        # No time limit, because the peer may still read. _UnixRpcListener.close() has a time limit.
         await self._connection.close(inf)
         self._on_end(END_OF_STREAM)
 
     def abort(self, reason: str) -> None:
-        """Close the connection because of an error; remaining output is dropped."""
+        """Close the connection because of an error, and drop the remaining output.
+
+        reason: the error, for the log.
+        """
         self._connection.abort()
-        # _on_end() may resume tasks, which is not possible inside a task or a read batch. The
-        # caller may be one, so use call_soon().
+        # _on_end() may resume tasks, which is not possible inside a task or a read batch. This
+        # method may be called inside one, so use call_soon().
         self._loop.call_soon(self._on_end, reason)
 
     def _on_end(self, reason: str) -> None:
-        """Forget this connection, because it has ended, and cancel its requests.
+        """Forget this connection, which has ended, and cancel its requests.
 
-        reason: why it has ended, for the log.
+        reason: why the connection has ended, for the log.
         """
         if self not in self._connections:
             return
