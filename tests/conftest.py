@@ -1,5 +1,6 @@
 """Settings of coverage, of Hypothesis and of signals, for all tests."""
 
+import gc
 import os
 import signal
 import sys
@@ -59,6 +60,15 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         finally:
             sys.settrace(trace)
     return (yield)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector off the tests themselves, which live until the end.
+
+    Each collection of the oldest generation would visit millions of their objects.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

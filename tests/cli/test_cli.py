@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from warm_commands import run_command
 
 import concertino
 from concertino import Limits, Server
@@ -264,14 +265,7 @@ def test_a_module_that_a_target_lacks_is_its_own_failure_not_a_wrong_target(tmp_
 
 
 def load_server(target: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "concertino", "serve", target],
-        env={**os.environ, "PYTHONPATH": SRC},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return run_command("serve", target, env={**os.environ, "PYTHONPATH": SRC})
 
 
 def test_a_start_that_fails_late_counts_although_nobody_speaks(tmp_path: Path) -> None:

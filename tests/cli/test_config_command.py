@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_commands import run_command
 
 import concertino
 from concertino import Client, ServerParameters
@@ -40,16 +41,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def config(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "concertino", "config", *words],
-        cwd=folder,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        | {"PYTHONPATH": SRC},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_command("config", *words, cwd=folder, env={**os.environ, "PYTHONPATH": SRC})
 
 
 def output(folder: Path, *words: str) -> str:

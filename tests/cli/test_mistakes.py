@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from warm_commands import run_command
 
 import concertino
 from concertino.errors import RegistrationError
@@ -101,16 +102,8 @@ def run(tmp_path: Path) -> Run:
     }
 
     def run_words(*words: str, stdin: str = "", env: dict[str, str] | None = None) -> ProcessResult:
-        done = subprocess.run(
-            [sys.executable, "-m", "concertino", *words],
-            input=stdin.encode(),
-            env=environment | (env or {}),
-            cwd=folder,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
-        return ProcessResult(done.returncode, done.stdout.decode(), done.stderr.decode())
+        done = run_command(*words, env=environment | (env or {}), cwd=folder, stdin=stdin.encode())
+        return ProcessResult(done.returncode, done.stdout, done.stderr)
 
     return run_words
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_commands import run_command
 
 import concertino
 from concertino.cli import main
@@ -32,14 +33,9 @@ PLUGIN_FILES = {
 
 def new(folder: Path, *arguments: str, path: str = "") -> subprocess.CompletedProcess[str]:
     """Run `concertino new` in a folder, where PATH has no uv unless it is given."""
-    return subprocess.run(
-        [sys.executable, "-m", "concertino", "new", *arguments],
-        cwd=folder,
-        env={**os.environ, "PATH": path, "PYTHONPATH": str(Path(concertino.__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    source = str(Path(concertino.__file__).parents[1])
+    env = {**os.environ, "PATH": path, "PYTHONPATH": source}
+    return run_command("new", *arguments, cwd=folder, env=env)
 
 
 def files_in(folder: Path) -> set[str]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_commands import run_command
 
 ROLLBACK = """---
 id: rollback
@@ -44,10 +43,7 @@ def library(tmp_path: Path) -> Path:
 
 def run_search(*words: str, cwd: Path, status: int = 0, **variables: str) -> str:
     environment = os.environ | {"XDG_CACHE_HOME": str(cwd / "cache")} | variables
-    command = [sys.executable, "-m", "concertino", "search", *words]
-    done = subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60
-    )
+    done = run_command("search", *words, cwd=cwd, env=environment)
     assert done.returncode == status, done.stderr
     return done.stdout if status < 2 else done.stderr
 

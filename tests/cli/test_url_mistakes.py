@@ -8,7 +8,6 @@ import http.server
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 from collections.abc import Generator, Iterator
 from ipaddress import ip_address
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from http_service import serving
+from warm_commands import run_command
 
 from concertino.cli.address_hints import suggest_http
 
@@ -26,15 +26,7 @@ SERVER = Path(__file__).parent.parent / "http" / "server_for_http.py"
 
 def concertino(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run `concertino WORDS...` to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "concertino", *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        cwd=cwd,
-        timeout=60,
-        check=False,
-        text=True,
-    )
+    return run_command(*words, cwd=cwd)
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from warm_commands import run_command
 
 __all__ = [
     "INITIALIZE",
@@ -75,16 +76,21 @@ def run(
     cwd: str | Path | None = None,
 ) -> ProcessResult:
     """Run a program with these lines on its stdin, and wait until it has ended."""
-    done = subprocess.run(
-        [str(word) for word in words],
-        input="".join(f"{line}\n" for line in lines).encode(),
-        env=environment(env),
-        cwd=cwd,
-        capture_output=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    return ProcessResult(done.returncode, done.stdout.decode(), done.stderr.decode())
+    stdin = "".join(f"{line}\n" for line in lines)
+    if list(words[:3]) == command():
+        done = run_command(*words[3:], cwd=cwd, env=environment(env), stdin=stdin.encode())
+    else:
+        done = subprocess.run(
+            [str(word) for word in words],
+            input=stdin,
+            env=environment(env),
+            cwd=cwd,
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            text=True,
+            check=False,
+        )
+    return ProcessResult(done.returncode, done.stdout, done.stderr)
 
 
 class Running:

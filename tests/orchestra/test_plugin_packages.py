@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from loops import on_a_loop
 from orchestra.hubs import SOURCES, call_tool, running
+from warm_commands import run_command
 
 from concertino.cli import main
 from concertino.orchestra import package_sources
@@ -119,14 +120,7 @@ def make_bundle(place: Path, trap: Path) -> Path:
 
 def command(*words: str) -> tuple[int, str]:
     """Run `concertino plugin` without a terminal. Returns the exit code and the output."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "concertino", "plugin", *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": SOURCES},
-        check=False,
-    )
+    ended = run_command("plugin", *words, env={**os.environ, "PYTHONPATH": SOURCES})
     return ended.returncode, ended.stdout + ended.stderr
 
 

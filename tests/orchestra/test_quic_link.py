@@ -551,6 +551,7 @@ async def test_many_who_connect_at_once_all_get_in(
     # Both ends share this process, and the machine may be busy: nobody may be refused, which says
     # nothing of how long it takes.
     monkeypatch.setattr(quic_connection, "HANDSHAKE_S", 120)
+    monkeypatch.setattr(quic_connection, "ANSWER_S", 120)
     # Fewer than the strangers and clients together.
     monkeypatch.setattr(quic_listener, "MAX_HALF_OPEN", count + strangers // 2 + 10)
     async with hub(certificates) as listening:

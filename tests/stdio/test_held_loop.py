@@ -63,7 +63,7 @@ async def wait(seconds: float) -> str:
 
 @server.resource("slow://{name}")
 async def slow(name: str) -> str:
-    time.sleep(0.4)  # resource
+    time.sleep(1)  # resource
     return name
 
 
@@ -99,8 +99,8 @@ def test_a_tool_that_holds_the_loop_is_logged_once_with_its_line(
 ) -> None:
     with Process([server]) as process:
         process.initialize()
-        for id in range(3):
-            process.ask(call(id, tool, {"seconds": 0.4}))
+        for id in range(2):
+            process.ask(call(id, tool, {"seconds": 1}))
         process.finish()
     assert warnings(process) == [(f"tool '{tool}'", line_of(comment))]
 
@@ -118,7 +118,7 @@ def test_it_is_logged_while_it_stands_there(server: str) -> None:
 
 def test_calls_that_come_with_the_opening_are_watched_too(server: str) -> None:
     with Process([server]) as process:
-        process.write(frame(call(1, "at_once", {"seconds": 0.4}, modern=True)))
+        process.write(frame(call(1, "at_once", {"seconds": 1}, modern=True)))
         process.answer(1)
         process.finish()
     assert warnings(process) == [("tool 'at_once'", line_of("# at once"))]
