@@ -172,7 +172,9 @@ def split_array(frame: bytes) -> list[bytes] | None:
                 # The array ends here, and so must the text.
                 is_whole = depth == 0 and token.end() == len(text) and text.endswith(b"]")
                 last = text[begin:-1].strip()
-                if not is_whole or (elements and not last):
+                # JSON has no comma after the last element.
+                has_trailing_comma = bool(elements) and not last
+                if not is_whole or has_trailing_comma:
                     return None
                 return [*elements, last] if last else []
         elif comma is not None and depth == 1:

@@ -37,7 +37,9 @@ def to_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
     # Whether the schema allows objects and other values. A schema without a type may allow both.
     allows_both = kind is None or (isinstance(kind, list) and "object" in kind)
-    base = root_id if isinstance(root_id := schema.get("$id"), str) else ""
+    base = schema.get("$id", "")
+    if not isinstance(base, str):
+        base = ""
     # Below, the schema becomes the second member of an anyOf, or the schema of `result`.
     new_root = "#/anyOf/1" if allows_both else "#/properties/result"
     schema = _rebase_refs(schema, new_root, base.rstrip("#"))

@@ -158,6 +158,7 @@ class Seal:
         if len(token) > MAX_STATE:
             raise InvalidState(f"expected at most {MAX_STATE} characters, got {len(token)}")
         try:
+            # The length of base64 text is a multiple of 4; create_token() has removed the padding.
             padded = token.encode("ascii").translate(FROM_URL_SAFE) + b"=" * (-len(token) % 4)
             raw = a2b_base64(padded, strict_mode=True)
         except (Error, UnicodeEncodeError):

@@ -123,9 +123,9 @@ class ResultEncoder:
                 block = content[0]
                 if (
                     type(block) is TextContent
-                    and (
-                        type(block.text) is str and block.annotations is None and block.meta is None
-                    )
+                    and type(block.text) is str
+                    and block.annotations is None
+                    and block.meta is None
                     and (passes is None or passes(block.text))
                 ):
                     body = encode(result)
@@ -153,11 +153,10 @@ class ResultEncoder:
         """Return the JSON of a list, from a cache if the list is the same object as last time."""
         cached = self._lists.get(method)
         if cached is None or cached[0] is not result:
-            encoded = (
-                self._encode_members(result, method)
-                if isinstance(result, Raw)
-                else self._encode_checked(result, method)
-            )
+            if isinstance(result, Raw):
+                encoded = self._encode_members(result, method)
+            else:
+                encoded = self._encode_checked(result, method)
             cached = (result, one_line(encoded))
             self._lists[method] = cached
         return cached[1]

@@ -339,12 +339,11 @@ async def elicit_url(
     """
     try:
         parts = urlsplit(url)
-        secure = parts.scheme == "https" or (
-            parts.scheme == "http" and is_loopback(parts.hostname or "")
-        )
+        is_local = parts.scheme == "http" and is_loopback(parts.hostname or "")
     except ValueError as exc:
         raise ValueError(f"elicit_url: {url!r} is no URL: {exc}") from None
-    if not secure or not parts.hostname:
+    is_secure = parts.scheme == "https" or is_local
+    if not is_secure or not parts.hostname:
         raise ValueError(
             f"elicit_url: expected an https:// URL (http:// for this machine), got {url!r}"
         )

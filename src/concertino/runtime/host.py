@@ -173,10 +173,10 @@ class Host:
             self.backend,
             connection,
             limits or self.limits,
-            self.watch_changed,
-            self.budget,
-            self._opening_until,
-            self._describe_start,
+            on_subscriptions_changed=self.watch_changed,
+            budget=self.budget,
+            opening_until=self._opening_until,
+            describe_start=self._describe_start,
         )
         self.connections.add(server_connection)
         server_connection.closed.add_done_callback(lambda _: self._on_closed(server_connection))

@@ -109,7 +109,12 @@ def run(
 
         reading = frontend.prepare(limits, log)
         watchdog = ShutdownWatchdog(
-            loop, reading, limits.drain_s, log, frontend.writer, frontend.release
+            loop,
+            reading,
+            limits.drain_s,
+            log=log,
+            writer=frontend.writer,
+            release=frontend.release,
         )
         wrap = _make_tracing_wrap(log, frontend.writer, format, trace)
         serving = _serve(backend, info.name, frontend, wrap, limits, log, watchdog)

@@ -109,7 +109,8 @@ def refuse_script_client(failure: BaseException | str, *, waits: bool = True) ->
         modes = [os.fstat(descriptor).st_mode for descriptor in (0, 1)]
     except OSError:
         return False
-    if not all(stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) for mode in modes):
+    is_client_connected = all(stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) for mode in modes)
+    if not is_client_connected:
         return False
     if not waits:
         readable, _, _ = select.select([0], [], [], 0)
@@ -212,8 +213,10 @@ def refuse_frame(peer: Peer[Any], frame: bytes, text: str) -> bool:
     """
     # Any, because Peer is generic in the class of its requests.
     event: Any = peer.receive(frame)
+    # peer.receive() returns a list for a batch, and None for an invalid frame or a response.
+    messages = cast("list[Any]", event) if isinstance(event, list) else [event]
     has_refused = False
-    for message in cast("list[Any]", event) if isinstance(event, list) else [event]:
+    for message in messages:
         if isinstance(message, IncomingRequest):
             peer.fail(message, INTERNAL_ERROR, text)
             has_refused = True

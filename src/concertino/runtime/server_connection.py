@@ -119,12 +119,12 @@ class ServerConnection:
         if isinstance(backend, SupportsClientNotifications):
             on_notification = partial(backend.on_client_notification, self)
         self.session = Session(
-            backend.features,
-            self._send,
-            self._start_first,
-            limits,
-            self.loop.time,
-            on_subscriptions_changed,
+            features=backend.features,
+            send=self._send,
+            start=self._start_first,
+            limits=limits,
+            clock=self.loop.time,
+            on_subscriptions_changed=on_subscriptions_changed,
             seal=_get_process_seal,
             principal=principal,
             schedule_flush=self._schedule_throttled_flush,

@@ -417,7 +417,9 @@ def _strong_components(edges: list[list[int]]) -> Iterator[list[int]]:
                     parent = work[-1][0]
                     lowest[parent] = min(lowest[parent], lowest[node])
                 if lowest[node] == order[node]:
-                    group = path[path.index(node) :] if path[-1] != node else [node]
+                    # The component is the end of the path from `node` on, which usually is `node`
+                    # alone. Searching the path for each node would be slow.
+                    group = [node] if path[-1] == node else path[path.index(node) :]
                     del path[-len(group) :]
                     on_path.difference_update(group)
                     yield group

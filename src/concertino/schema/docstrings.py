@@ -118,7 +118,8 @@ def _read_numpy_section(lines: list[str], index: int, parameters: dict[str, str]
 
 def _read_google_section(lines: list[str], index: int, parameters: dict[str, str]) -> int:
     """Read a section whose heading ends with a colon, such as `Args:`."""
-    if not (title := _google_title(lines[index])):
+    title = _google_title(lines[index])
+    if not title:
         return 0
 
     end = _block_end(lines, index)
@@ -143,8 +144,8 @@ def _read_google_section(lines: list[str], index: int, parameters: dict[str, str
 
 def _google_title(line: str) -> str:
     """Return the title of a Google section, in lower case, if the line is one; else ""."""
-    title = line.strip().lower()
-    return title[:-1] if title.endswith(":") and title[:-1] in _SECTIONS else ""
+    title, colon, rest = line.strip().lower().partition(":")
+    return title if colon and not rest and title in _SECTIONS else ""
 
 
 def _is_numpy_heading(lines: list[str], index: int) -> bool:

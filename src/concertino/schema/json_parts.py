@@ -180,7 +180,11 @@ def _choose(text: Raw, kind: inspect.Type) -> inspect.Type | None:
     while isinstance(kind, inspect.Metadata):
         kind = kind.type
     opening = _brackets(text)[0]
-    possible = _ARRAYS if opening == b"[" else _OBJECTS if opening == b"{" else ()
+    possible: tuple[type[inspect.Type], ...] = ()
+    if opening == b"[":
+        possible = _ARRAYS
+    elif opening == b"{":
+        possible = _OBJECTS
     members = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
     found = [member for member in members if isinstance(member, possible)]
     if len(found) > 1 and opening == b"{":

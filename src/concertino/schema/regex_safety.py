@@ -371,8 +371,9 @@ class _PatternReader:
         """
         inside, brace, _ = self.text[self.at :].partition("}")
         low, comma, high = inside.partition(",")
+        are_numbers = low.isdecimal() and (not high or high.isdecimal())
         # The limit of 12 characters keeps the numbers small.
-        if not brace or not low.isdecimal() or not (high or "0").isdecimal() or len(inside) > 12:
+        if not brace or not are_numbers or len(inside) > 12:
             raise self.unknown()
         self.at += len(inside) + 1
         if high and int(high) < int(low):

@@ -325,10 +325,9 @@ def _inline_root(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[st
     definitions = definitions.copy()
     if reference := schema.get("$ref"):
         name = reference.removeprefix("#/$defs/")
-        schema = {
-            **definitions[name],
-            **{keyword: schema[keyword] for keyword in schema if keyword != "$ref"},
-        }
+        # Keywords beside the reference override those of the definition.
+        beside = {keyword: schema[keyword] for keyword in schema if keyword != "$ref"}
+        schema = definitions[name] | beside
 
         # The definition of a recursive class must stay, because the class refers to itself.
         if f'"{reference}"'.encode() not in json.encode([schema, definitions]):

@@ -370,8 +370,9 @@ def inherited_listeners(
     text = variables["LISTEN_FDS"]
     if variables["LISTEN_PID"] != str(os.getpid()) or not text:
         return []
+    is_number = text.isascii() and text.isdecimal()
     # No process can have a million descriptors open, so a longer number is a mistake.
-    if not (text.isascii() and text.isdecimal()) or len(text) > 6:
+    if not is_number or len(text) > 6:
         raise ValueError(f"LISTEN_FDS: expected a number of descriptors, got {text!r}")
 
     listeners: list[Listener] = []

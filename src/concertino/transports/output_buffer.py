@@ -88,6 +88,7 @@ class OutputBuffer:
             return
         queue = self.queue
         count = size = 0
+        # Take at least one frame, however long it is.
         while count < len(queue) and (not count or size + len(queue[count]) < WRITE_BYTES):
             size += len(queue[count]) + self.terminator_bytes
             count += 1

@@ -156,7 +156,12 @@ def spawn(
             os.close(descriptor)
     escaped.note_child(popen.pid, our_ends[1:])
     return ChildProcess(
-        popen, our_ends, limits or Limits(), ladder or ShutdownTimeouts(), stderr, escaped
+        popen,
+        our_ends,
+        limits=limits or Limits(),
+        timeouts=ladder or ShutdownTimeouts(),
+        stderr=stderr,
+        escaped=escaped,
     )
 
 
