@@ -98,9 +98,9 @@ class LoopWatcher:
         """Watch the loop until no call runs. Raises RuntimeError when the loop is closed."""
         self._is_asleep = False
         while not self._is_asleep and self._ended is None:
-            # This is the pause before each callback. Only close() can end it early. The first one
-            # comes after a pause, too, because most calls have ended by then: a callback at once
-            # takes the GIL from the call, which lasts 60 to 120 us longer.
+            # This is the pause before each callback. Only close() can end it early. The first
+            # callback also comes after a pause, because most calls have ended by then. A callback
+            # at once would take the GIL from the call, which would last 60 to 120 us longer.
             self._wake.acquire(timeout=max(0.0, self._due_s - time.monotonic()))
             if self._ended is None:
                 self._check_loop()

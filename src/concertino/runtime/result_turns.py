@@ -223,6 +223,7 @@ async def convert_in_turn(value: Any, shaper: ResultShaper) -> CallToolResult:
     must_wait = turns.must_wait() and is_large_result(value)
     encode_items = shaper.encode_items if type(value) is list else None
     items = [] if encode_items is None else cast("list[Any]", value)
+    # So many items have about PART_BYTES together.
     part_items = max(1, len(items) * PART_BYTES // probable_size(items))
     is_divided = len(items) >= LARGE_ITEMS and part_items < len(items)
     if must_wait or is_divided:
@@ -289,6 +290,7 @@ async def finish_conversion(result: CallToolResult, content: Raw, shaper: Result
     steps = shaper.check_parts(content)
     task = asyncio.current_task()
     if task is None:
+        # Without a task there is nothing that could pause, so check all parts now.
         list(steps)
         return
     # The content is also in the text of the result.

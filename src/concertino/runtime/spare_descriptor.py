@@ -45,9 +45,9 @@ def keep_spare_descriptor() -> None:
 class _SpareDescriptor:
     """The descriptor in reserve, and a finder of modules, which Python asks before all others.
 
-    If another descriptor is free, the finder leaves the import to the other finders. Otherwise it
-    asks these finders itself, with the descriptor in reserve free for them. As a context manager,
-    an object of this class frees the descriptor for one thread.
+    If another descriptor is free, find_spec() returns None, so Python asks the other finders.
+    Otherwise find_spec() closes the descriptor in reserve, and asks the other finders itself. A
+    `with` statement closes the descriptor for the time of its block, in one thread at a time.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class _SpareLoader:
 
 
 def _try_often(read: Callable[[], T]) -> T:
-    """Return the result of a function that opens files, and call it again if none is free."""
+    """Call a function that opens files, again while no descriptor is free. Return its result."""
     for _ in range(TRIES):
         try:
             return read()

@@ -192,7 +192,8 @@ class Threads:
         """
         with self._changed:
             self._closed = True
-            queues = self._jobs, *(results.kept for results in self._results.values())
+            queues = [self._jobs]
+            queues += [results.kept for results in self._results.values()]
             dropped = [job for queue in queues for job in queue]
             for queue in queues:
                 queue.clear()
@@ -380,7 +381,10 @@ class Threads:
             results.loop.call_later(KEPT_CHECK_S, self._check_kept, results)
 
     def _check_kept(self, results: JobResults) -> None:
-        """Let a trial permit more calls if all its calls wait, then start the calls that may."""
+        """Start the calls that were kept back and may start by now.
+
+        Trials may permit more calls first, because all calls of the tool wait (ThreadTrials.grow).
+        """
         results.is_check_due = False
         try:
             results.trials.grow(partial(self._is_waiting, results))
@@ -395,10 +399,10 @@ class Threads:
             job.results.loop.call_later(BLOCKED_S, self._report_blocked, job)
 
     def _report_blocked(self, job: ThreadJob) -> None:
-        """Log which calls occupy the threads, if `job` still waits; else ask again for another.
+        """Log which calls occupy the threads, if `job` still waits. Otherwise watch another job.
 
-        The job waits for a free thread, or, if its tool is on trial, for a result of this tool. In
-        the second case, only the calls of the tool are logged.
+        The job waits for a free thread. If its tool is on trial, it waits for a result of this
+        tool, and only the calls of this tool are logged.
         """
         kept = job.results.kept
         with self._changed:

@@ -101,7 +101,7 @@ class Constraints:
 
         keywords = dict[str, str]()
         if kind in (datetime.datetime, datetime.time):
-            # JSON Schema has no keyword for time zones.
+            # JSON Schema has no keyword for time zones, so `tz` changes only the type.
             keywords = {"tz": ""}
         # Of the types that are strings in JSON, such as dates, only str has lengths and patterns.
         elif kind is str or schema.get("type") != "string":

@@ -102,7 +102,7 @@ def _divide_items(text: Raw, kind: inspect.Type, before: bytes, after: bytes) ->
             yield from _divide(values[start], kind, before + name, after)
         else:
             part = values[start:stop]
-            # Without the brackets.
+            # The brackets are left out, because `before` and `after` contain them.
             items = json.encode(dict(zip(names[start:stop], part, strict=True)) if names else part)
             yield before + items[1:-1] + after
         start, size = stop, ends[stop - 1]
@@ -114,7 +114,7 @@ def _divide_members(
     """Return the parts of an object or array whose members have types of their own."""
     short = [member.name + _shorten(member.value, member.kind) for member in members]
     large = [index for index, member in enumerate(members) if len(member.value) > LARGE_JSON]
-    # Each part has what is short, so this must not take long to check.
+    # Each part contains all short members, so divide only if these are quickly checked.
     if not large or sum(map(len, [before, *short, after])) > LARGE_JSON:
         yield before + text + after
         return
@@ -139,9 +139,9 @@ def _shorten(text: Raw, kind: inspect.Type) -> bytes:
 
 
 def _kind_of_items(text: Raw, kind: inspect.Type) -> inspect.Type | None:
-    """Return the type of the items of a list or dict, or None if it may not be divided.
+    """Return the type of the items of a list or dict.
 
-    Returns None for other values, too.
+    Returns None for a list or dict that may not be divided, and for all other values.
     """
     chosen = _choose(text, kind)
     if isinstance(chosen, inspect.AnyType):
@@ -172,10 +172,9 @@ def _members(text: Raw, kind: inspect.Type) -> list[Member] | None:
 
 
 def _choose(text: Raw, kind: inspect.Type) -> inspect.Type | None:
-    """Return the type of a list or object: `kind`, or a member of it if it is a union.
+    """Return the type of a list or object: `kind`, or the member of it that fits if it is a union.
 
-    Returns None if several members are possible, unless a tag tells which one it is. Returns None
-    for other values, too.
+    Returns None if several members fit and no tag decides, and for all other values.
     """
     while isinstance(kind, inspect.Metadata):
         kind = kind.type

@@ -49,8 +49,8 @@ class Guardian:
     The guardian runs while at least one caller of acquire(), such as a Proxy, has not called
     release().
 
-    mark: a text in the environment of the processes to end; by default the end of the marks of all
-        programs that this process starts.
+    mark: a text by which the guardian finds the processes to end: it is in their environment. "" to
+        end all programs that this process starts, with the processes that they have started.
     """
 
     def __init__(self, mark: str = "") -> None:

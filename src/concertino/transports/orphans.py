@@ -32,7 +32,8 @@ def end_orphans(mark: str, since: int) -> bool:
 
     Takes at most 2 s.
 
-    mark, since: as for find_marked().
+    mark: the end of a mark (process_marks.py), as for find_marked().
+    since: when the process was started that has made the mark, in clock ticks since the boot.
     """
     return end_processes(lambda: find_marked(mark, since), ORPHAN_STEPS)
 

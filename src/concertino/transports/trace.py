@@ -38,6 +38,7 @@ def trace_connection(inner: Connection, show: Show) -> TracedConnection:
     The returned Connection implements the same optional interfaces of transports/connection.py as
     `inner`, so tracing does not change how messages are sent and received.
     """
+    # Make a class that has the methods of the optional interfaces of `inner`, and no others.
     mixins = [mixin for protocol, mixin in _OPTIONAL_PARTS.items() if isinstance(inner, protocol)]
     traced: type[TracedConnection] = type("TracedConnection", (*mixins, TracedConnection), {})
     return traced(inner, show)
