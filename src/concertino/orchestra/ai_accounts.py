@@ -1,8 +1,8 @@
 """AiAccounts: counts the tokens and time that each caller of a model uses, and limits tokens.
 
-An AI provider (ai_provider.py) is a plugin, a program with tools that a hub starts. Its tools ask a
-model for other plugins and for MCP clients. It counts each call of the model in the account of the
-plugin or client that has called its tool.
+An AI provider (ai_provider.py) is a plugin, a program with tools that a hub starts. When another
+plugin or an MCP client calls one of its tools, the tool sends a request to a model. This call of
+the model is counted in the account of the plugin or client.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ OTHERS = "others"
 class AiAccount(Struct):
     """What one caller has used since the AI provider was started.
 
-    calls: how many times it has called a model.
+    calls: how many calls of a model the caller has made.
     failures: how many of these calls have failed or were cancelled.
-    input_tokens, output_tokens: how many tokens its requests and the answers had, as the provider
-        has counted them. For calls whose answer did not say it, they are estimates
-        (chat_messages.py).
-    seconds: how long it has waited for answers, all calls together.
+    input_tokens, output_tokens: how many tokens the requests and the answers had. Answers without
+        these numbers are estimated (chat_messages.py).
+    seconds: how long all calls together took.
     """
 
     calls: int = 0
@@ -47,7 +46,7 @@ class AiAccounts:
     max_tokens: how many tokens, input and output together, a caller may use; None for any number.
 
     Attribute:
-    by_caller: the name of a caller -> its account.
+    by_caller: name of a caller -> account.
     """
 
     def __init__(self, max_tokens: int | None = None) -> None:
@@ -62,19 +61,21 @@ class AiAccounts:
     ) -> Generator[tuple[AiAccount, int], None, None]:
         """Count the call of a model that is made inside this `with` block.
 
-        Yields the account of the caller, and how many tokens the answer may have: max_tokens, or
-        what the caller has left, if that is less. The code in the block must add the tokens of the
-        request and of the answer to the account, also if the call fails. The call itself, its time
-        and its failure are counted by this method.
+        Yields (the account of the caller, how many tokens the answer may have). The second is
+        max_tokens, or less if the caller has fewer tokens left. The block must add the tokens of
+        the request and of the answer to the account, even if the call fails. This method counts the
+        call, its time and its failure.
         caller: the name of the plugin or client that has called the tool.
-        max_tokens: how many tokens the caller wants; at least 1. They count as used during the
-            call, so that calls at the same time cannot use more than the caller has.
-        Raises ToolError, before the call, if the tokens of the caller are used up.
+        max_tokens: how many tokens the caller requests; at least 1.
+        Raises ToolError, before the block, if the tokens of the caller are used up.
         """
         if caller not in self.by_caller and len(self.by_caller) >= MAX_CALLERS:
             caller = OTHERS
         account = self.by_caller.setdefault(caller, AiAccount())
-        used, reserved = account.input_tokens + account.output_tokens, self._reserved[caller]
+        used = account.input_tokens + account.output_tokens
+        # Tokens of calls in progress count as used, so that calls at the same time cannot use more
+        # tokens than the caller has.
+        reserved = self._reserved[caller]
         if self.max_tokens is not None:
             left = self.max_tokens - used - reserved
             if left <= 0:

@@ -5,13 +5,11 @@
     issue(certificates, "tools.greeter")              # writes tools.greeter.crt and .key
 
 A hub starts plugins and forwards requests between them, and a bridge connects MCP clients to a hub.
-They prove who they are with certificates of one authority. `concertino certs` calls these functions
-when a user asks for it. Hubs, plugins and bridges call ensure_certificate() when they start. They
-need the authority's private key only if they have no certificate yet, or one that expires soon. An
-authority is never created without a user's command, because its key can issue any certificate.
+Hubs, plugins and bridges prove who they are with certificates of one authority. The command
+`concertino certs` calls these functions. Hubs, plugins and bridges call ensure_certificate() when
+they start. Only the command creates an authority, because its key can issue any certificate.
 
-Files are written under a lock, each in one atomic step. Certificates have the same subjects,
-extensions and periods as in the Go implementation.
+Certificates have the same subjects, extensions and periods as in the Go implementation.
 Source: the Orchestra plugin protocol, "Certificates".
 """
 
@@ -61,7 +59,7 @@ __all__ = [
     "renew_authority",
 ]
 
-# For how long a new certificate is valid, unless the caller says otherwise.
+# The default period for which a new certificate is valid.
 VALID = timedelta(days=365)
 # A new certificate is valid from one minute ago, because the clocks of two machines differ.
 BACKDATED = timedelta(minutes=1)
@@ -132,10 +130,10 @@ def issue(
 ) -> x509.Certificate:
     """Issue a certificate with a new key, write both to the directory, and return the certificate.
 
-    An existing certificate and key of this name are replaced.
-    name: the name in the certificate. It states the role of the process that will present the
-        certificate, such as a plugin's id. certificates.py lists the names.
-    hosts: the host names and IP addresses at which clients connect to this process, besides
+    Replaces an existing certificate and key of this name.
+    name: the name in the certificate, which states the role of its owner, such as a plugin's id.
+        certificates.py lists the names.
+    hosts: the host names and IP addresses at which clients connect to the owner, in addition to
         localhost.
     valid: how long the certificate is valid.
     Raises CertificateError if a name or host is not valid, if the directory has no authority with
@@ -151,7 +149,7 @@ def issue(
 def _check_host(host: str) -> None:
     """Raise CertificateError unless the text is a host name or an IP address.
 
-    Wildcards are refused, because a certificate for *.example.com is valid for every host there.
+    Wildcards such as *.example.com are refused, because they are valid for every host of a domain.
     """
     try:
         ip_address(host)
@@ -165,7 +163,7 @@ def _check_host(host: str) -> None:
 def renew(certificates: Certificates, name: str, *, valid: timedelta = VALID) -> x509.Certificate:
     """Issue the certificate with this name again, with a new key, for the same hosts.
 
-    The new certificate and key are written to the directory, and the certificate is returned.
+    Writes the new certificate and key to the directory, and returns the certificate.
     valid: how long the new certificate is valid.
     Raises CertificateError if there is no certificate of this name, and in the cases of issue().
     """
@@ -179,11 +177,9 @@ def ensure_certificate(
 ) -> x509.Certificate:
     """Return the certificate with this name; issue or renew it first if necessary.
 
-    - A missing certificate is issued, which needs the authority's key in the directory.
-    - A certificate that expires within 30 days is renewed, if the directory has the authority's
-      key.
-    - All other certificates are returned unchanged, even if they have expired. Use
-      Certificates.identity() to check whether the result is valid.
+    - A missing certificate is issued, with the authority's key in the directory.
+    - A certificate that has expired, or expires within 30 days, is renewed if the directory has the
+      authority's key. Without the key, it is returned unchanged.
 
     now: the time with which to compare; None for the current time.
     Raises CertificateError if a missing certificate cannot be issued, or a file cannot be used.
@@ -200,9 +196,9 @@ def ensure_certificate(
 
 
 def create_temporary_identity(name: str) -> Identity:
-    """Return an identity whose certificate is from a new authority, for handshakes in memory.
+    """Return an identity with a certificate of a new authority, for handshakes in memory.
 
-    Nothing is written to files. Both certificates are valid for one hour.
+    Writes no files. Both certificates are valid for one hour.
     name: the name in the certificate.
     """
     signer, key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
@@ -217,7 +213,7 @@ def _issue(
     hosts: Sequence[str],
     valid: timedelta,
 ) -> x509.Certificate:
-    """Issue a certificate with a new key, and write both. The caller holds the directory's lock."""
+    """Issue a certificate with a new key, and write both. The caller has locked the directory."""
     authority = certificates.authority()
     signer = certificates.private_key("ca")
     if authority.public_key() != signer.public_key():

@@ -1,9 +1,9 @@
 """Certificates: loads and checks the certificates and keys in a directory.
 
-With them, hubs, plugins and bridges prove who they are, over QUIC and in a NATS cluster. A hub
-starts plugins and forwards requests between them, and a bridge connects MCP clients to a hub.
-authority.py issues the certificates. The directory has mode 0700, its files have mode 0600. It
-contains, in PEM:
+With certificates, hubs, plugins and bridges prove who they are, over QUIC and in a NATS cluster. A
+hub starts plugins and forwards requests between them, and a bridge connects MCP clients to a hub.
+authority.py issues the certificates. The directory has mode 0700, and its files have mode 0600. The
+files are in PEM:
 
     ca.crt, ca.key        the authority; only issuing certificates needs its key
     NAME.crt, NAME.key    the certificate of a process, and its key
@@ -17,8 +17,7 @@ NAME states the role of the process that presents the certificate:
     nats-server, front-end    a NATS server, and an HTTP front end as its client
 
 The Go implementation uses the same directory and file names. This package issues certificates with
-Ed25519 keys, and accepts ECDSA P-256 keys of other implementations too. The text of each error
-names the command that corrects the problem.
+Ed25519 keys, and also accepts ECDSA P-256 keys of other implementations.
 Sources: the Orchestra plugin protocol, "Certificates"; RFC 5280; RFC 8446 section 4.4.2.
 """
 
@@ -74,8 +73,8 @@ Side = Literal["server", "client"]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # Side of a handshake -> the extended key usage that the certificate of this side must have.
 PURPOSE = {"server": ExtendedKeyUsageOID.SERVER_AUTH, "client": ExtendedKeyUsageOID.CLIENT_AUTH}
-# How much of a certificate file or a key file is read, in bytes. Valid files are much shorter, and
-# a wrong file must not fill the memory.
+# How much of a certificate file or a key file is read, in bytes. Valid files are much shorter. With
+# the limit, a wrong file cannot fill the memory.
 MAX_FILE_BYTES = 2**20
 
 
@@ -89,16 +88,15 @@ class CertificateError(ConcertinoError):
 def default_folder() -> Path:
     """Return the default directory of certificates, ~/.orchestra/certs.
 
-    It is the same as in the Go implementation.
     Raises RuntimeError if the user has no home directory.
     """
     return Path.home() / ".orchestra" / "certs"
 
 
 def check_name(name: str) -> str:
-    """Return the name unchanged if a certificate, and the file with it, may have this name.
+    """Return the name unchanged if it is a valid name of a certificate and its files.
 
-    Raises CertificateError otherwise, also for "ca", the name of the authority's files.
+    Raises CertificateError for any other name, and for "ca", the name of the authority's files.
     """
     if NAME.fullmatch(name) is None or name == "ca" or ".." in name:
         raise CertificateError(
@@ -109,10 +107,9 @@ def check_name(name: str) -> str:
 
 
 def is_reserved_name(name: str) -> bool:
-    """Return whether a certificate with this name may not belong to a plugin of the same name.
+    """Return whether no plugin may have this id, because it is the name of another certificate.
 
-    Hubs, NATS servers and HTTP front ends have certificates of these names. Those of clients end in
-    `-client`.
+    These are the names for hubs, NATS servers, HTTP front ends, and plugins as clients.
     """
     names = (HUB, NATS_SERVER, FRONT_END)
     return name in names or name.startswith(f"{HUB}-to-") or name.endswith("-client")
@@ -124,8 +121,8 @@ class Identity:
 
     name: the common name in the certificate.
     key: the private key of the certificate.
-    authority: the certificate of the authority. Peers must have a certificate from this authority.
-    expires: the time when this certificate or that of the authority expires, whichever is earlier.
+    authority: the certificate of the authority, which must have issued the peers' certificates.
+    expires: the time when the first of the two certificates expires.
     """
 
     name: str
@@ -141,9 +138,8 @@ class Certificates:
         certificates = Certificates("~/.orchestra/certs")
         identity = certificates.identity("tools.greeter")
 
+    Files that have changed are read again, so renewed certificates take effect without a restart.
     folder: the path of the directory, which need not exist yet.
-    The files are read again when they have changed, so renewed certificates take effect without a
-    restart.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -152,11 +148,11 @@ class Certificates:
         self._identities: dict[str, tuple[object, Identity]] = {}
 
     def crt(self, name: str) -> Path:
-        """Return the path of the certificate with this name; "ca" for the authority's."""
+        """Return the path of the certificate with this name; "ca" is the authority's name."""
         return self.folder / f"{name}.crt"
 
     def key(self, name: str) -> Path:
-        """Return the path of the private key with this name; "ca" for the authority's."""
+        """Return the path of the private key with this name; "ca" is the authority's name."""
         return self.folder / f"{name}.key"
 
     def identity(self, name: str, now: datetime | None = None) -> Identity:
@@ -164,9 +160,12 @@ class Certificates:
 
         name: the name of the certificate, such as a plugin's id.
         now: the time at which the certificates must be valid; None for the current time.
-        Raises CertificateError when a file is missing, when another user (except root) owns it or
-        may read it, when a certificate is not valid at that time, or when key, certificate and
-        authority do not match.
+        Raises CertificateError in these cases:
+
+        - A file is missing.
+        - Another user (except root) owns a file, or may read it.
+        - A certificate is not valid at that time.
+        - Key, certificate and authority do not match.
         """
         check_name(name)
         # The identity is cached, because loading takes a fifth of the time of a handshake, and
@@ -174,10 +173,10 @@ class Certificates:
         state = self._state_of_files(name)
         cached = self._identities.get(name)
         moment = now or datetime.now(UTC)
-        # For another time than the current one, all checks are made again.
+        # The cache is only for the current time.
         if cached is not None and now is None:
-            state_then, identity = cached
-            if state == state_then and moment <= identity.expires:
+            old_state, identity = cached
+            if state == old_state and moment <= identity.expires:
                 return identity
 
         # Read all files under one lock, because a renewal replaces certificate and key one after
@@ -209,10 +208,8 @@ class Certificates:
         return identity
 
     def _state_of_files(self, name: str) -> object:
-        """Return a value that changes when any of an identity's files changes.
-
-        The value contains st_ctime, which a change of content, mode or owner updates.
-        """
+        """Return a value that changes when any file of an identity changes."""
+        # A change of content, mode or owner changes st_ctime.
         state: list[object] = []
         for path in (self.folder, self.crt("ca"), self.crt(name), self.key(name)):
             try:
@@ -224,25 +221,25 @@ class Certificates:
         return state
 
     def authority(self) -> x509.Certificate:
-        """Load the authority's certificate without checking it.
+        """Load the authority's certificate without checking whether it is valid.
 
-        Raises CertificateError if there is none or it cannot be read.
+        Raises CertificateError if the file is missing or cannot be read.
         """
         data = self._read("ca.crt", self.command("init"))
         return _parse_certificate(self.crt("ca"), data, self.command("renew", "ca"))
 
     def certificate(self, name: str) -> x509.Certificate:
-        """Load the certificate with this name without checking it.
+        """Load the certificate with this name without checking whether it is valid.
 
-        Raises CertificateError if there is none or it cannot be read.
+        Raises CertificateError if the file is missing or cannot be read.
         """
         remedy = self.command("issue", name)
         return _parse_certificate(self.crt(name), self._read(f"{name}.crt", remedy), remedy)
 
     def private_key(self, name: str) -> PrivateKey:
-        """Load the private key with this name; "ca" for the authority's.
+        """Load the private key with this name; "ca" is the authority's name.
 
-        Raises CertificateError if there is none or it cannot be read.
+        Raises CertificateError if the file is missing or cannot be read.
         """
         path = self.key(name)
         remedy = self.command("issue", name)
@@ -263,7 +260,7 @@ class Certificates:
         return key
 
     def names(self) -> list[str]:
-        """Return the names of all certificates except the authority's, sorted.
+        """Return the names of all certificates except that of the authority, sorted.
 
         Raises CertificateError if the directory does not exist or is not private.
         """
@@ -279,20 +276,22 @@ class Certificates:
         verb: the subcommand of `concertino certs`.
         name: the name of the certificate; "" if the subcommand takes none.
         """
-        option = (
-            "" if self.folder == default_folder() else f" --certs-dir {quote(str(self.folder))}"
-        )
-        return f"concertino certs {verb}{option}{' ' + name if name else ''}"
+        words = ["concertino", "certs", verb]
+        if self.folder != default_folder():
+            words += ["--certs-dir", quote(str(self.folder))]
+        if name:
+            words.append(name)
+        return " ".join(words)
 
     @contextmanager
     def lock(self, mode: int) -> Generator[None]:
         """Lock the directory against other processes, inside a `with` block.
 
-        The directory itself is locked, so there is no lock file.
         mode: LOCK_SH to read files, or LOCK_EX to write them, from the module fcntl.
         Raises CertificateError if the directory does not exist, or if another user (except root)
         owns it or may read it.
         """
+        # The directory itself is locked, so no lock file is needed.
         try:
             descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -307,9 +306,10 @@ class Certificates:
             os.close(descriptor)
 
     def _read(self, name: str, remedy: str) -> bytes:
-        """Return the content of a file. Raises CertificateError if it is missing or not private.
+        """Return the content of a file.
 
-        remedy: the command that corrects the problem, for the message.
+        remedy: the command that corrects a problem, for the message.
+        Raises CertificateError if the file is missing, or other users may read it.
         """
         path = self.folder / name
         try:
@@ -330,9 +330,9 @@ class Certificates:
 
 
 def _check_private(path: Path, status: os.stat_result, mode: int) -> None:
-    """Raise CertificateError if a path is open to other users, or belongs to one (except root).
+    """Raise CertificateError if another user may read a file, or owns it (except root).
 
-    path, status: a file or directory, and its status.
+    path, status: the file or directory, and its status.
     mode: the permissions that the message recommends.
     """
     if status.st_mode & 0o077:
@@ -359,11 +359,11 @@ def check_dates(
     remedy: str,
     now: datetime,
 ) -> None:
-    """Raise CertificateError for a certificate that has expired or is not valid yet.
+    """Raise CertificateError for a certificate that is not valid at a time.
 
     path: the file of the certificate, for the message.
     remedy: the command that renews the certificate, for the message.
-    now: the time at which the certificate must be valid.
+    now: the time.
     """
     if now > certificate.not_valid_after_utc:
         raise CertificateError(
@@ -398,10 +398,10 @@ def verify(
     authority: the certificate of the authority that this process trusts.
     side: the peer's side of the handshake ("client" or "server").
     now: the time at which both certificates must be valid; None for the current time.
-    Raises CertificateError if one of these is not true:
+    Raises CertificateError unless all of these are true:
 
-    - The authority has issued the certificate directly.
-    - The certificate is for the peer's side, and is not itself an authority's.
+    - The authority itself has issued the certificate.
+    - The certificate is for the peer's side, and is not the certificate of an authority.
     - The certificate has a name.
     - Both certificates are valid at that time.
     """

@@ -1,6 +1,6 @@
 """The command-line flags that the program of every plugin accepts.
 
-A hub passes some of them when it starts a plugin. This module imports no other module of the
+A hub passes some of these flags when it starts a plugin. This module imports no other module of the
 package, so that `concertino plugin` can load it quickly.
 """
 
@@ -12,7 +12,10 @@ __all__ = ["add_flags"]
 
 
 def add_flags(parser: ArgumentParser) -> None:
-    """Add the flags to a parser. Source: the Orchestra plugin protocol, "SDK"."""
+    """Add the flags to a parser.
+
+    Source: the Orchestra plugin protocol, "SDK".
+    """
     parser.add_argument(
         "--listen-addr",
         metavar="ADDR",

@@ -12,8 +12,8 @@ together although they are two files. So a write has these steps:
 3. write `{path}.version`, and remove `{path}.next`
 
 After a crash, the next reader or writer compares `{path}` with the digest in `{path}.next`. If they
-match, step 2 was done, and it does step 3. Otherwise, it discards the write. A lock excludes other
-threads and processes.
+match, step 2 was done, and the reader or writer does step 3. Otherwise, it discards the write. A
+lock excludes other threads and processes.
 """
 
 from __future__ import annotations
@@ -57,22 +57,22 @@ from concertino.yaml_writer import write_mapping
 __all__ = ["MarkdownStorage"]
 
 FOLDER = ".projects"
-# Extensions of the files beside a document; see the head of this module.
+# The extensions of the files beside a document; see the head of this module.
 VERSION, NEXT, NEW = ".version", ".next", ".new"
-# Names that end with these texts belong to the store, and are no documents.
+# Files whose names end with these texts belong to the store, and are no documents.
 RESERVED = (VERSION, NEXT, NEW, ".lock")
 # The line before front matter, and the line after it.
 FENCE = b"---"
 # The closing fence of front matter, with the empty line after it if there is one.
 _CLOSING_FENCE = re.compile(rb"^---\r*(?:\n(?:\r?\n)?|\Z)", re.MULTILINE)
-# Empty front matter. It is written before content without metadata that begins with a line ---,
-# because this line would otherwise be read as the beginning of front matter.
+# Empty front matter. It is written before content without metadata that begins with a line ---.
+# Without it, this line would be read as the beginning of front matter.
 EMPTY = "---\n{}\n---\n\n"
 # The largest metadata of a document, in characters, as it stands between the two fences.
 MAX_METADATA = 65536
 # The limit for the depth of lists and mappings in metadata.
 MAX_DEPTH = 32
-# With O_NOFOLLOW no component of a path may be a symbolic link, so no path leads out of the store.
+# With O_NOFOLLOW, opening a symbolic link fails. So no path leads out of the store.
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -82,9 +82,9 @@ class MarkdownStorage:
         storage = MarkdownStorage("/home/me/workspace")
         version = storage.write("notes/a.md", b"text", {"title": "A"}, CREATE)
 
-    workspace: the path of the directory that has, or gets, the directory `.projects`.
-    Symbolic links are not followed. Files that other programs write into `.projects` are documents
+    Symbolic links are not followed. Files that other programs write into `.projects` are documents,
     too. A document without a `.version` file has version 1.
+    workspace: the path of the directory that contains `.projects`.
     """
 
     # Most of the private functions get a document as three arguments: `folder`, the descriptor of
@@ -120,8 +120,9 @@ class MarkdownStorage:
             )
 
         name = parts[-1]
-        # CREATE and UPSERT are not positive. A write that expects a version needs no new directory.
-        with self._lock(create=True), self._open(parts, create=expected_version <= 0) as folder:
+        # A write that expects a version needs no new directory, because the document must exist.
+        may_be_new = expected_version <= 0
+        with self._lock(create=True), self._open(parts, create=may_be_new) as folder:
             version = next_version(
                 path, self._current_version(folder, name, path), expected_version
             )
@@ -130,7 +131,7 @@ class MarkdownStorage:
                 _write_file(folder, name + NEW, raw)
                 _write_file(folder, name + NEXT, f"{version} {_digest(raw)}\n".encode())
                 os.fsync(folder)
-                # After this line, a crash no longer discards the write.
+                # After this rename, a crash no longer discards the write.
                 os.replace(name + NEW, name, src_dir_fd=folder, dst_dir_fd=folder)
                 self._finish(folder, name, version)
         return version
@@ -142,7 +143,7 @@ class MarkdownStorage:
                 raise missing_document(path)
             self._recover(folder, parts[-1], path)
             with _convert_errors(path):
-                # The content is removed first, because a version file without content is ignored.
+                # Remove the content first, because a version file without content is ignored.
                 os.unlink(parts[-1], dir_fd=folder)
                 _remove(folder, parts[-1] + VERSION)
                 os.fsync(folder)
@@ -161,8 +162,8 @@ class MarkdownStorage:
                     raw, version = self._recover(folder, name, path)
                     modified = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
                     content, _ = _split_metadata(raw, path)
-                # Not a regular file, or not readable as a document: read() reports why.
                 except StorageError:
+                    # It is no regular file, or cannot be read as a document. read() says why.
                     continue
                 entries.append(
                     StorageEntry(path, len(content), version, datetime.fromtimestamp(modified, UTC))
@@ -190,10 +191,10 @@ class MarkdownStorage:
 
     @contextmanager
     def _lock(self, *, create: bool) -> Generator[bool, None, None]:
-        """Lock the store against other threads and processes. Yields whether its directory exists.
+        """Lock the store against other threads and processes, inside a `with` block.
 
-        create: whether to create the directory if it does not exist.
-        If the directory does not exist, there is nothing to lock.
+        create: whether to create the store's directory if it does not exist.
+        Yields whether the directory exists. If not, only other threads are locked out.
         """
         with self._thread_lock, _convert_errors(FOLDER):
             if create:
@@ -290,7 +291,8 @@ class MarkdownStorage:
     ) -> tuple[bytes, int]:
         """Read a document, after finishing or discarding a write that a crash has interrupted.
 
-        Returns the content of its file, with front matter, and its version. Raises StorageError.
+        Returns the content of its file, with front matter, and its version. Raises StorageError if
+        the document does not exist or cannot be read.
         """
         raw = _read_file(folder, name, path, MAX_CONTENT_BYTES)
         # The version and the digest of an interrupted write, together far less than 1024 bytes.
@@ -302,10 +304,11 @@ class MarkdownStorage:
             and record[1] == _digest(raw).encode()
             and record[0].isdigit()
         ):
+            # The digest matches: the crash came after step 2.
             with _convert_errors(path):
                 self._finish(folder, name, int(record[0]))
-        # The digest does not match: the crash came before step 2.
         elif record:
+            # The crash came before step 2.
             _remove(folder, name + NEXT)
 
         if raw is None:
@@ -336,7 +339,10 @@ def _may_contain(folder: str, prefix: str) -> bool:
 
 
 def _storage_error(path: str, exc: OSError) -> StorageError:
-    """Return the StorageError for an error of the operating system. path: that of the document."""
+    """Return the StorageError for an error of the operating system.
+
+    path: the path of the document.
+    """
     if exc.errno in (errno.ENOTDIR, errno.ELOOP):
         return StorageError(
             "invalid_path", f"{path}: leads through a symbolic link, or through a file"
@@ -346,7 +352,10 @@ def _storage_error(path: str, exc: OSError) -> StorageError:
 
 @contextmanager
 def _convert_errors(path: str) -> Generator[None, None, None]:
-    """Raise StorageError for an OSError in this `with` block. path: that of the document."""
+    """Raise StorageError for an OSError in this `with` block.
+
+    path: the path of the document.
+    """
     try:
         yield
     except OSError as exc:
@@ -362,9 +371,9 @@ def _read_file(
 ) -> Any:
     """Return the bytes of a file, or `missing` if there is no such file.
 
-    folder, name: the descriptor of the file's directory, and the file's name in it.
+    folder, name: the descriptor of the file's directory, and the file's name in the directory.
     path: the path of the document, for errors.
-    limit: the largest size allowed, in bytes.
+    limit: the largest size, in bytes.
     Raises StorageError if the file cannot be read or is larger than the limit.
     """
     try:
@@ -442,8 +451,8 @@ def _begins_with_fence(raw: bytes) -> bool:
 def _split_metadata(raw: bytes, path: str) -> tuple[bytes, dict[str, Any]]:
     """Return the content and the metadata of a document's file.
 
-    Front matter begins with a first line `---` and ends with the next such line. One empty line
-    after it does not belong to the content.
+    Front matter begins with a first line `---` and ends with the next line `---`. An empty line
+    after front matter does not belong to the content.
     """
     if not _begins_with_fence(raw):
         return raw, {}
@@ -458,8 +467,8 @@ def _split_metadata(raw: bytes, path: str) -> tuple[bytes, dict[str, Any]]:
 def _parse_metadata(block: str, path: str) -> dict[str, Any]:
     """Parse front matter. Dates stay strings, because metadata is sent as JSON.
 
-    Raises StorageError for a text that is too long, too deep or no YAML mapping, and also for YAML
-    aliases, because a few lines of them can expand to gigabytes.
+    Raises StorageError for a text that is too long, too deep or no YAML mapping. Also raises it for
+    YAML aliases, because a few lines of them can expand to gigabytes.
     """
     if len(block) > MAX_METADATA:
         raise StorageError("too_large", f"{path}: metadata: more than {MAX_METADATA} characters")
@@ -473,6 +482,7 @@ def _parse_metadata(block: str, path: str) -> dict[str, Any]:
     except ImportError:
         raise ImportError(missing_extra("a hub or plugin", "orchestra")) from None
     except InvalidYamlKey:
+        # Raise the last error below.
         pass
     except YamlLimit:
         raise StorageError(

@@ -1,12 +1,14 @@
 """sample_at_hub(): sends a sampling request of a plugin's tool to an AI provider at the hub.
 
-A hub runs plugins, programs with tools, and forwards calls between them. PluginContext calls
-sample_at_hub() for context.sample(), and McpPlugin for the sampling requests of its MCP server. In
-MCP, the client answers such requests with its model. The plugin protocol cannot ask the client, so
-the request goes to another plugin that gives access to an AI provider. Such plugins of this package
-(ai_provider.py) have the tool ai_sample, which takes a whole sampling request. Those of the Go
-implementation have only ai_prompt, which takes one text. So ai_prompt is used for a request that
-has a single message of text and no tools.
+A hub runs plugins, programs with tools, and forwards calls between them. A tool uses
+sample_at_hub() by context.sample(), and an MCP server of a plugin by its sampling requests. In MCP,
+the client answers sampling requests with its model. The plugin protocol has no requests to the
+client, so the request goes to another plugin, which gives access to an AI provider:
+
+- Such a plugin of this package (ai_provider.py) has the tool ai_sample, which takes a whole
+  sampling request.
+- A plugin of the Go implementation only has ai_prompt, which takes one text. It can answer a
+  request with a single message of text and no tools.
 """
 
 from __future__ import annotations
@@ -28,8 +30,7 @@ from concertino.types.results import TextContent
 
 __all__ = ["MODEL_TOOLS", "decode_sample_result", "sample_at_hub"]
 
-# The tools that answer sampling requests: the one of this package, and the one that plugins of the
-# Go implementation also have.
+# The tools that answer sampling requests.
 MODEL_TOOLS = ("ai_sample", "ai_prompt")
 decode_sample_result = Decoder(CreateMessageResult).decode
 # The time limit of a sampling request, in seconds.
@@ -46,9 +47,8 @@ async def sample_at_hub(
 
     hub: the connection to the hub, which forwards the request to a plugin.
     sampling: the request. Its metadata may name a provider: {"orchestra/provider": "openai"}.
-    call: the tool call during which the sampling happens. Its trace context and session id are
-        passed on.
-    plugin: the id of the plugin that has this tool.
+    call: the tool call that causes the request. The request gets its trace context and session id.
+    plugin: the id of the plugin that runs the tool.
     Raises MissingCapability if the hub has no provider for the request, and RpcError if the
     provider fails.
     """
@@ -79,7 +79,7 @@ async def sample_at_hub(
         response = await ask("ai_prompt", arguments)
         if response.success:
             text = str(unpack(response.result, response.result_json).get("text", ""))
-            # The tool does not say which model has answered.
+            # The result of the tool does not name the model.
             return Raw(encode(CreateMessageResult("assistant", TextContent(text), "unknown")))
     if response.success:
         return Raw(encode(unpack(response.result, response.result_json)))
@@ -90,7 +90,7 @@ async def sample_at_hub(
 
 
 def _single_text(sampling: Sampling) -> str | None:
-    """Return the text of a request that has one message of text and no tools; else None."""
+    """Return the text of a request with one message of text and no tools; None for any other."""
     if len(sampling.messages) != 1 or sampling.tools:
         return None
     content = sampling.messages[0].content

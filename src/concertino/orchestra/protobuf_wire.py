@@ -1,12 +1,13 @@
 """Reads and writes varints and lengths of Protobuf's wire format, without the package protobuf.
 
 The messages between hubs and plugins are in this format. structs.py, tool_calls.py and
-message_peek.py use these functions. They read and write the most frequent messages themselves,
-because that is faster than with the package protobuf.
+message_peek.py read and write the most frequent messages with these functions, because that is
+faster than with the package protobuf.
 
 A field is a tag (field number * 8 + wire type), then its content. The content of strings, bytes and
 messages (wire type 2) is their length as a varint, then their bytes. A varint is an integer in
-groups of seven bits, the lowest first; the high bit of each byte says whether another follows.
+groups of seven bits, the lowest group first. The high bit of each byte says whether another byte
+follows.
 Source: protobuf.dev "Encoding".
 """
 
@@ -27,7 +28,7 @@ __all__ = [
 LENGTH_DELIMITED = 2
 TRUNCATED = "the data is truncated"
 
-# The varints of one byte, made in advance, because most varints are among them.
+# The varints of one byte, made in advance, because most varints have one byte.
 _SMALL = tuple(bytes((number,)) for number in range(0x80))
 
 
@@ -62,6 +63,7 @@ def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
         at += 1
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
+            # The tenth byte may only contain the 64th bit.
             if shift == 63 and byte > 1:
                 raise InvalidWire("a varint of more than 64 bits")
             return number, at

@@ -22,18 +22,18 @@ class RunnablePlugin(Protocol):
 
     Attributes:
     hub: the connection to the hub; None if there is none. The code that runs the process sets it.
-    on_end: called by the plugin when the hub requests its end. The code that runs the process sets
-        this function, too.
+    on_end: a function that the plugin calls when the hub requests the end of the plugin. The code
+        that runs the process sets it.
     name: the id of the plugin.
 
     The code that runs the process calls the methods:
 
-    - start(), before the hub can connect.
-    - manifest(), to register at the hub. It returns what the plugin provides and needs.
-    - answer(), for each request of the hub.
-    - shut_down(), at the end. It runs the plugin's shutdown functions, and returns whether all of
+    - start() before the hub can connect.
+    - manifest() to register at the hub. It returns what the plugin provides and needs.
+    - answer() for each request of the hub.
+    - shut_down() at the end. It runs the plugin's shutdown functions, and returns whether all of
       them have succeeded.
-    - close(), last. It releases everything else.
+    - close() last. It releases everything else.
     """
 
     hub: RpcConnection | None

@@ -39,7 +39,7 @@ __all__ = ["SqliteStorage"]
 BUSY_S = 10.0
 # The pause between two attempts to switch to write-ahead logging, in seconds.
 SWITCH_PAUSE_S = 0.01
-# SQLite stores this text in the database, so its line breaks stay as they are.
+# SQLite stores this text in the database, so do not change its line breaks.
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS stored (\n"
     "    path TEXT PRIMARY KEY, content BLOB NOT NULL, metadata TEXT NOT NULL, "
@@ -55,13 +55,14 @@ class SqliteStorage:
         storage = SqliteStorage("documents.db")
         version = storage.write("notes/a.md", b"text", {"title": "A"}, CREATE)
 
-    Several processes may use the file at once. The constructor raises StorageError if the file
-    cannot be opened.
+    Several processes may use the file at the same time.
+    file: the path of the file. Its directory is created if it does not exist.
+    Raises StorageError if the file cannot be opened.
     """
 
     def __init__(self, file: str | os.PathLike[str]) -> None:
         self._file = Path(file)
-        # All threads share one connection. The lock lets one thread use it at a time.
+        # All threads share one connection. With the lock, one thread at a time uses it.
         self._lock = threading.Lock()
         with self._convert_errors():
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -140,11 +141,9 @@ class SqliteStorage:
             self._database.close()
 
     def _use_write_ahead_log(self) -> None:
-        """Switch the file to write-ahead logging, with which readers do not block writers.
-
-        If another process writes meanwhile, as two that create the file do, SQLite fails at once
-        instead of waiting for BUSY_S, so this method tries again.
-        """
+        """Switch the file to write-ahead logging, with which readers do not block writers."""
+        # If another process is writing, this statement fails at once and does not wait for BUSY_S.
+        # So try again. This happens when two processes create the file.
         until = time.monotonic() + BUSY_S
         while True:
             try:
@@ -157,7 +156,7 @@ class SqliteStorage:
 
     @contextmanager
     def _transaction(self) -> Generator[None, None, None]:
-        """Run the body of `with` in a transaction, which is undone if the body raises."""
+        """Run a `with` block in a transaction, which is undone if the block raises."""
         # IMMEDIATE takes the write lock now, so that no other process can write after this one has
         # read the version.
         self._database.execute("BEGIN IMMEDIATE")

@@ -85,7 +85,11 @@ class StorageError(ConcertinoError):
 
 
 class StoredDocument(Struct, frozen=True):
-    """A document that was read. version: 1 after the document's creation; each write adds 1."""
+    """A document that was read.
+
+    metadata: a JSON object about the document, such as {"title": "A"}.
+    version: 1 after the document's creation; each write adds 1.
+    """
 
     content: bytes
     metadata: dict[str, Any]
@@ -95,6 +99,7 @@ class StoredDocument(Struct, frozen=True):
 class StorageEntry(Struct, frozen=True):
     """A document in a list.
 
+    path: the path of the document, such as `features/FEAT-001.md`.
     size: the size of the content, in bytes.
     modified_at: when the document was written last, in UTC.
     """
@@ -108,10 +113,10 @@ class StorageEntry(Struct, frozen=True):
 class Storage(Protocol):
     """A store of documents.
 
-    All methods may block, may be called from any thread, and raise StorageError. Paths are relative
-    and contain slashes, such as `features/FEAT-001.md`. read() and delete() raise StorageError with
-    the code `not_found` for a path without a document. close() releases the store's files or
-    connections.
+    All methods may block, and may be called from any thread. They raise StorageError if they fail.
+    Paths are relative and contain slashes, such as `features/FEAT-001.md`. For a path without a
+    document, read() and delete() raise StorageError with the code `not_found`. close() releases the
+    store's files or connections.
     """
 
     def read(self, path: str) -> StoredDocument: ...
@@ -125,11 +130,11 @@ class Storage(Protocol):
     ) -> int:
         """Write a document and return its new version.
 
+        Content, metadata and version change in one atomic step.
         metadata: a JSON object about the document, such as {"title": "A"}.
         expected_version: the version that the document must have; CREATE if it must not exist;
             UPSERT to write in any case.
         Raises StorageError with the code `conflict` if the document has another version.
-        Content, metadata and version change in one atomic step.
         """
         ...
 
@@ -138,8 +143,8 @@ class Storage(Protocol):
     def list(self, prefix: str, pattern: str) -> list[StorageEntry]:
         """Return the documents in the directory `prefix` and below it, sorted by path.
 
-        prefix: "" for all documents.
-        pattern: a glob that the file name, the path after its last slash, must match; "" stands for
+        prefix: the path of the directory; "" for all documents.
+        pattern: a glob that the file name, the path after its last slash, must match; "" for
             `*.md`.
         """
         ...
@@ -167,8 +172,8 @@ def missing_document(path: str) -> StorageError:
 def check_path(path: str) -> tuple[str, ...]:
     """Return the parts of a path between its slashes.
 
-    Raises StorageError for a path that is too long, absolute, or has invalid characters, empty
-    parts, `.` or `..`.
+    Raises StorageError for a path that is too long or absolute, or that has invalid characters,
+    empty parts, `.` or `..`.
     """
     display = repr(shorten(path, 100))
     if not path:
@@ -195,9 +200,9 @@ def check_path(path: str) -> tuple[str, ...]:
 
 
 def clean_path(path: str) -> tuple[str, ...]:
-    """Return the parts of a path after normalizing it, like the Go implementation.
+    """Return the parts of a path after normalizing it, as the Go implementation does.
 
-    `.`, empty parts and slashes at both ends are removed, and `..` removes the part before it.
+    Removes `.`, empty parts, and slashes at both ends. Each `..` removes the part before it.
     Raises StorageError if check_path() refuses the result, or if the path leads out of the store.
     """
     return check_path(normpath(path).lstrip("/") if path else "")
@@ -206,7 +211,7 @@ def clean_path(path: str) -> tuple[str, ...]:
 def clean_folder(prefix: str) -> str:
     """Return the normalized path of a directory, with a slash at its end; empty for the root.
 
-    A document is in the directory or below it exactly if its path begins with the result.
+    The paths of all documents in the directory, and of no others, begin with the result.
     prefix: the path of the directory, with or without a slash at its end; "" for the root
         directory.
     Raises StorageError if the path leads out of the store or has characters that are not allowed.
@@ -241,11 +246,12 @@ def matcher(pattern: str) -> re.Pattern[str]:
     pattern: the result of check_pattern(). It may contain `*`, `?`, a class `[a-c]`, its complement
         `[^a-c]`, and `\\` before a character that stands for itself. They mean the same as in Go.
     """
-    # If the text between two stars fits at several places, the first place is always right. So
-    # atomic groups (?>...) forbid backtracking, which would be slow with many stars.
     first, *others = _split_at_stars(pattern)
+    # Without a star, the pattern has one part.
     if not others:
         return re.compile(first, re.DOTALL)
+    # If the part between two stars matches at several places, the first place is always right. So
+    # atomic groups (?>...) forbid backtracking, which would be slow with many stars.
     middle = "".join(f"(?>.*?{part})" for part in others[:-1] if part)
     return re.compile(f"{first}{middle}.*{others[-1]}", re.DOTALL)
 
@@ -262,6 +268,7 @@ def _split_at_stars(pattern: str) -> list[str]:
         elif text[0] == "[":
             parts[-1] += _translate_class(text)
         else:
+            # The last character, without the backslash before it.
             parts[-1] += re.escape(text[-1])
     return parts
 
@@ -270,7 +277,9 @@ def _translate_class(text: str) -> str:
     """Return the regular expression for a class of a glob, such as `[^a-c]`."""
     negated = text[1] == "^"
     ranges: list[str] = []
+    # Leave out the brackets and the `^`.
     for match in _RANGE.finditer(text, 2 if negated else 1, len(text) - 1):
+        # A single character is a range from itself to itself. [-1] leaves out a backslash.
         low, high = match[1][-1], (match[2] or match[1])[-1]
         # An empty range is allowed, and matches nothing.
         if low <= high:
@@ -285,9 +294,9 @@ def next_version(path: str, current: int, expected: int) -> int:
 
     path: the path of the document, for the error.
     current: the version before the write; 0 if there is no document.
-    expected: the version that the writer expects; or CREATE if the document must not exist, or
-        UPSERT for any version.
-    Raises StorageError if the document has another version than expected.
+    expected: the version that the document must have; CREATE if the document must not exist; UPSERT
+        to write in any case.
+    Raises StorageError if the document has another version.
     """
     if expected == UPSERT:
         return current + 1

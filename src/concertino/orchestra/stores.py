@@ -1,9 +1,8 @@
 """answer_storage(): answers the storage requests that a hub sends to a plugin.
 
-A plugin may provide stores of documents, which other plugins use through the hub. PluginRequests
-(plugin_requests.py) calls answer_storage(). A request is answered by the plugin's store of the
-requested type (storage.py). The methods of a store may block, so they run in threads. A failed
-request gets a response from failures.py.
+A plugin may provide stores of documents (storage.py), which other plugins use through the hub.
+PluginRequests (plugin_requests.py) calls answer_storage(), which calls the plugin's store of the
+requested type. The methods of a store may block, so they run in threads.
 Source: the Orchestra plugin protocol, "Storage".
 """
 
@@ -42,9 +41,9 @@ async def answer_storage(
 ) -> PluginResponse:
     """Answer a storage_read, storage_write, storage_delete or storage_list request.
 
-    Raises nothing: a failed request gets a response that contains the error.
-    storages: the plugin's stores, by storage type.
-    in_thread: runs a function in a thread, and returns its result.
+    storages: storage type -> the plugin's store for this type.
+    in_thread: runs a function in a thread, and returns the function's result.
+    Returns a response with the error if the request fails. Raises nothing.
     """
     kind = request.WhichOneof("request") or ""
     content: Any = getattr(request, kind)
@@ -60,8 +59,7 @@ async def answer_storage(
         return await in_thread(partial(_HANDLERS[kind], content, storage))
     except StorageError as exc:
         return storage_failure("", kind, exc.code, str(exc))
-    # MarkdownStorage imports a YAML package when it first needs the package, which may not be
-    # installed.
+    # MarkdownStorage imports a YAML package on first use, and the package may not be installed.
     except ImportError as exc:
         return storage_failure("", kind, "storage_error", str(exc))
     except (NotAStruct, InvalidStruct, PackedTooLarge) as exc:

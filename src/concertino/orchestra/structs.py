@@ -7,15 +7,15 @@ In the plugin protocol, the arguments and results of tools and the payloads of e
 Struct is Protobuf's message for any JSON object. Its numbers are doubles, so integers beyond 2^53
 do not fit. For an object with such integers, pack() also returns the JSON text, which is sent in an
 additional field such as `arguments_json`. unpack() uses this text only if it encodes to the same
-Struct. Otherwise a sender could put one value into the Struct, which a user is shown, and another
-into the JSON, which a tool gets.
+Struct. Without this check, a sender could send one value in the Struct, which a user sees, and
+another value in the JSON, which a tool gets.
 
 Whole numbers up to 2^53 are decoded as integers. The order of keys is kept. If a key is repeated,
 the last value counts. NaN, infinities, lone surrogates, keys that are not strings, and more than
 MAX_DEPTH levels are refused.
 
-In Protobuf, the length of a part comes before the part. So the encoder writes a message from its
-end to its beginning: when it writes a length, it has written the part already.
+In Protobuf, the length of a nested message comes before the message. So the encoder writes from the
+end to the beginning: when it writes a length, it has written the nested message already.
 Sources: protobuf.dev "Encoding", struct.proto; RFC 8259; the Orchestra plugin protocol,
 "Struct fidelity".
 """
@@ -109,9 +109,10 @@ def pack(value: Mapping[str, Any]) -> PackedObject:
 
 
 def pack_json(text: bytes) -> PackedObject:
-    """Do the same as pack() for a JSON object that is given as JSON text.
+    """Do the same as pack() for the JSON text of an object.
 
-    Raises NotAStruct, also if the text is not a JSON object, and PackedTooLarge.
+    Raises NotAStruct if the text is not a JSON object, or a Struct cannot represent the value.
+    Raises PackedTooLarge if the result does not fit into a frame.
     """
     value = _parse_json(text)
     if not isinstance(value, dict):
@@ -125,8 +126,8 @@ def unpack(struct: bytes, json: bytes | None = None) -> dict[str, Any]:
 
     struct: the bytes of the Struct.
     json: the JSON text of the same object, which a sender adds if the object has integers beyond
-        2^53; None or empty if there is none. It is used if it encodes to the same Struct, and
-        otherwise ignored with a warning.
+        2^53; None or empty if there is none. A text that does not encode to the same Struct is
+        ignored with a warning.
     Raises InvalidStruct if the bytes are not a Struct.
     """
     value = decode_struct(struct)
@@ -158,7 +159,7 @@ def unpack_json(struct: bytes, json: bytes | None = None) -> bytes:
 
 
 def _is_same(left: Any, right: Any) -> bool:
-    """Return whether two values are the same JSON. Unlike for `==`, True and 1 are different."""
+    """Return whether two values are the same JSON. Unlike with `==`, True and 1 are different."""
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
@@ -174,7 +175,7 @@ def _is_same(left: Any, right: Any) -> bool:
 
 
 def _check_size(struct: bytes, json: bytes) -> PackedObject:
-    """Return both forms as a PackedObject. Raises PackedTooLarge if they do not fit a frame."""
+    """Return a PackedObject. Raises PackedTooLarge if both forms together do not fit a frame."""
     if len(struct) + len(json) > MAX_FRAME_BYTES:
         raise PackedTooLarge(
             f"{len(struct)} bytes of Struct and {len(json)} of the JSON that holds its integers "
@@ -223,7 +224,7 @@ def _encode(value: Mapping[str, Any]) -> tuple[bytes, bool]:
 def _encode_flat(value: Mapping[str, Any]) -> bytes | None:
     """Encode an object whose values are short strings, as in most arguments of tools.
 
-    Takes half the time of _Encoder. Returns None for any other object.
+    Returns None for any other object. Takes half the time of _Encoder.
     """
     pieces: list[bytes] = []
     try:
@@ -256,8 +257,8 @@ class _Encoder:
     """Encodes one Struct, from its end to its beginning.
 
     Attributes:
-    pieces: the parts that are written so far, the last part of the message first.
-    is_exact: whether these parts decode to the same values. False after an integer beyond 2^53.
+    pieces: the parts of the message that were written so far, the last part of the message first.
+    is_exact: whether the message decodes to the same values; False after an integer beyond 2^53.
     """
 
     __slots__ = ("is_exact", "pieces")
@@ -269,7 +270,7 @@ class _Encoder:
     def add_entries(self, value: Mapping[str, Any], depth: int) -> int:
         """Add the entries of an object, which are the content of a Struct. Returns their size.
 
-        depth: how many objects and arrays are nested up to this one.
+        depth: how many objects and arrays are nested, including this object.
         """
         if depth > MAX_DEPTH:
             raise NotAStruct(f"more than {MAX_DEPTH} levels")
@@ -296,7 +297,7 @@ class _Encoder:
     def add_items(self, value: list[Any] | tuple[Any, ...], depth: int) -> int:
         """Add the items of an array, which are the content of a ListValue. Returns their size.
 
-        depth: how many objects and arrays are nested up to this one.
+        depth: how many objects and arrays are nested, including this array.
         """
         if depth > MAX_DEPTH:
             raise NotAStruct(f"more than {MAX_DEPTH} levels")
@@ -357,7 +358,7 @@ class _Encoder:
 
 
 def _check_range(value: int) -> None:
-    """Raise NotAStruct for an integer beyond the largest double, which cannot even be rounded."""
+    """Raise NotAStruct for an integer beyond the largest double, which cannot be rounded to one."""
     try:
         float(value)
     except OverflowError:
@@ -377,7 +378,7 @@ def _encode_utf8(text: str) -> bytes:
 
 
 def decode_struct(data: bytes) -> dict[str, Any]:
-    """Decode the bytes of a Struct. Raises InvalidStruct if they are not one."""
+    """Decode the bytes of a Struct. Raises InvalidStruct if they are not a Struct."""
     result: dict[str, Any] = {}
     if _decode_flat(data, result):
         return result
@@ -393,8 +394,8 @@ def decode_struct(data: bytes) -> dict[str, Any]:
 def _decode_flat(data: bytes, into: dict[str, Any]) -> bool:
     """Decode a Struct of short strings, as _encode_flat() writes it, and add its entries to `into`.
 
-    Takes a third of the time of _decode_entries(). Returns False for any other Struct; `into` may
-    then have some of the entries.
+    Returns False for any other Struct; `into` may then have some of the entries. Takes a third of
+    the time of _decode_entries().
     """
     at, end = 0, len(data)
     try:
@@ -438,10 +439,10 @@ def _skip_field(
     at: int,
     end: int,
 ) -> int:
-    """Return the offset after a field that is not in the schema, and must be ignored.
+    """Return the offset after a field that is not in the schema, and so is ignored.
 
     tag: the tag of the field, which ends at `at`.
-    Raises InvalidStruct if the field is malformed, or a group, which proto3 does not have.
+    Raises InvalidStruct if the field is malformed, or is a group, which proto3 does not have.
     """
     if tag >> 3 == 0 or tag > 0xFFFFFFFF:
         raise InvalidStruct(f"field number {tag >> 3}")
@@ -473,7 +474,7 @@ def _decode_entries(
 ) -> None:
     """Decode the entries of a Struct between the offsets `at` and `end`, and add them to `into`.
 
-    depth: how many objects and arrays are nested up to this one.
+    depth: how many objects and arrays are nested, including this object.
     """
     if depth > MAX_DEPTH:
         raise InvalidStruct(f"more than {MAX_DEPTH} levels")
@@ -528,8 +529,8 @@ def _decode_value(
 ) -> Any:
     """Decode a Value between the offsets `at` and `end`, and return it. An empty Value is null.
 
-    value: the value of an earlier occurrence of the same field; None if there is none. Protobuf
-        merges repeated fields, so an object or array is continued.
+    value: the value of an earlier occurrence of the same field; None if there is none. If both are
+        objects or both are arrays, Protobuf joins them.
     """
     while at < end:
         tag, at = _read_tag(data, at, end)

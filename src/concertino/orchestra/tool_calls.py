@@ -3,8 +3,7 @@
 A bridge passes the calls of MCP clients on to a hub, which forwards them to plugins. The bridge
 encodes the calls (translation.py), and a plugin encodes the results (plugin_requests.py). These
 functions take a third of the time that the package protobuf takes. The messages have no request id;
-message_peek.join_id() adds it. The package protobuf is used for all other messages, and for
-responses that another program has serialized differently.
+message_peek.join_id() adds it.
 Source: protobuf.dev "Encoding"; the Orchestra plugin protocol, ToolRequest and ToolResponse.
 """
 
@@ -38,10 +37,10 @@ _ARGUMENTS_JSON = b"\xc2\x3e"
 _SUCCESS = b"\x08\x01\x12"
 _STRUCTURED = b"\xc8\x3e"
 
-# The bytes before the text of a text result contain five nested lengths. The outermost one also
-# counts the 16 bytes between it and the text. So for a text of up to _SHORT bytes, each length has
-# one byte. For a text of 128 to 16,355 bytes, each length has two, so there are _LENGTHS more
-# bytes.
+# The bytes before the text of a text result contain five nested lengths. The outermost length
+# includes the 16 bytes between it and the text. So for a text of up to _SHORT bytes, each length
+# has one byte. For a text of 128 to 16,355 bytes, each length has two bytes, which are _LENGTHS
+# more.
 _SHORT = 0x7F - 16
 _LENGTHS = 5
 
@@ -67,8 +66,8 @@ def encode_tool_call(
     name: the name of the tool.
     arguments: the arguments from pack() or pack_json(); None for a call without arguments.
     caller: the result of encode_caller().
-    trace_parent: the W3C trace context of the call; empty if it has none.
-    provider: the AI provider whose plugin must run the tool; empty if any plugin may run it.
+    trace_parent: the W3C trace context of the call; empty if the call has none.
+    provider: the AI provider whose plugin must run the tool; empty if the call names none.
     """
     content = _encode_text(_TOOL_NAME, name)
     if arguments is None:
@@ -107,7 +106,7 @@ def encode_result(struct: bytes, structured: int = 0) -> bytes:
 def encode_text_result(text: str) -> bytes:
     """Return a PluginResponse with the result {"text": text}, serialized without its id.
 
-    Most tools have such a result. Raises NotAStruct if the text has a lone surrogate.
+    Raises NotAStruct if the text has a lone surrogate.
     """
     try:
         encoded = text.encode()
@@ -120,17 +119,18 @@ def read_text_result(payload: bytes) -> str | None:
     """Return the text of a response that encode_text_result() has encoded.
 
     payload: the response, with or without its id.
-    Returns None for any other response. Also returns None for texts of some lengths, which this
-    function cannot recognize. The caller then decodes the response with the package protobuf.
+    Returns None for any other response, and for texts of some lengths, which this function cannot
+    recognize. Decode the response with the package protobuf then.
     """
     try:
+        # The response begins with its id, or with the tool_call.
         start = payload[1] + 2 if payload[0] == 0x0A and payload[1] < 0x80 else 0
     except IndexError:
         return None
 
-    # Compute the size of the text as if all lengths had one byte, or two: _TOOL_CALL and its length
-    # have 3 bytes, and the bytes between them and the text 16. Then compare all bytes before the
-    # text with those for a text of this size.
+    # Compute the size of the text, assuming that all lengths have one byte, or all have two bytes:
+    # _TOOL_CALL and its length have 3 bytes, and there are 16 bytes between them and the text. Then
+    # compare the bytes before the text with the bytes for a text of this size.
     size = len(payload) - start - 3 - 16
     if size > _SHORT:
         size -= _LENGTHS

@@ -1,10 +1,8 @@
 """YamlValue and YamlMembers: check the values of a plugins file, and report errors with their line.
 
 A plugins file lists the plugins that a hub starts. plugins_file.py, plugin_entries.py and
-mcp_entry.py read it with these classes. A method such as text() checks that the value has one type,
-and returns it as a Python object. A value of another type is an error, InvalidPluginsFile. The
-error names the file, the line, the path of the value in the file, what was expected, and what is
-there.
+mcp_entry.py read it with these classes. A method such as text() returns the value as a Python
+object of one type. For a value of another type, it raises InvalidPluginsFile.
 """
 
 from __future__ import annotations
@@ -68,7 +66,10 @@ class YamlValue(Struct, frozen=True):
         return node.kind == "scalar" and node.plain and node.value.lower() in _BOOLS
 
     def error(self, problem: str) -> InvalidPluginsFile:
-        """Return the error for this value. problem: such as "expected a text, got nothing"."""
+        """Return the error for this value.
+
+        problem: what is wrong, such as "expected a text, got nothing".
+        """
         return InvalidPluginsFile(f"{self.file}:{self.line}: {self.label or 'the file'}: {problem}")
 
     def _expected(self, kind: str) -> InvalidPluginsFile:
@@ -80,7 +81,7 @@ class YamlValue(Struct, frozen=True):
         return self.error(f"expected {kind}, got {found}")
 
     def _at(self, node: YamlNode, label: str) -> YamlValue:
-        """Return another value of the same file."""
+        """Return the YamlValue for another node of the same file."""
         return YamlValue(node, label, self.file)
 
     def members(self, known: Sequence[str]) -> YamlMembers:
@@ -115,7 +116,7 @@ class YamlValue(Struct, frozen=True):
             yield key, self._at(node, f"{self.label}.{name}" if self.label else name)
 
     def items(self) -> list[YamlValue]:
-        """Return the items of a list; none if the value is null."""
+        """Return the items of a list; [] if the value is null."""
         if is_null(self.node):
             return []
         if self.node.kind != "sequence":
@@ -135,7 +136,7 @@ class YamlValue(Struct, frozen=True):
         return str(node.value)
 
     def texts(self) -> tuple[str, ...]:
-        """Return the items of a list as strings. None of them may be empty."""
+        """Return the items of a list as strings. An empty string is an error."""
         return tuple(item.text() for item in self.items())
 
     def bool(self) -> bool:
@@ -156,8 +157,8 @@ class YamlValue(Struct, frozen=True):
     def environment(self) -> dict[str, str | None]:
         """Return a mapping of environment variables: name -> value.
 
-        None stands for a variable without a value in the file. It must exist in the hub's
-        environment, from which the plugin gets it.
+        The value is None if the file has none, and the variable exists in the hub's environment. A
+        variable that is in neither is an error.
         """
         variables: dict[str, str | None] = {}
         for key, value in self.pairs():
@@ -229,4 +230,6 @@ class YamlMembers:
         method: the method of YamlValue that checks and returns the value, such as YamlValue.text.
         """
         value = self.by_name.get(name)
-        return None if value is None or is_null(value.node) else method(value)
+        if value is None or is_null(value.node):
+            return None
+        return method(value)
