@@ -71,8 +71,8 @@ class IncomingRequest(Struct, eq=False):
 class ResultCounter(Protocol):
     """The methods of UnreadResults that may be called through IncomingRequest.unread.
 
-    They are described in jsonrpc/unread_results.py. The class itself cannot be named here, because
-    its module imports this one.
+    jsonrpc/unread_results.py describes the methods. The class itself cannot be named here, because
+    its module imports this module.
     """
 
     def known_size(self, kind: Kind) -> int: ...

@@ -300,7 +300,7 @@ def _diagnose(frame: bytes, exc: Exception) -> Message | InvalidMessage:
     except RecursionError:
         return _recover_deep_id(frame)
 
-    # `members` has the last value of each member. If these values make a message, the frame is one.
+    # `members` has the last value of each member. If these values make a message, use the message.
     last_members = encode(members)
     try:
         _decode_message(last_members)

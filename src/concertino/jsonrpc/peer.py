@@ -303,8 +303,8 @@ class Peer(Generic[R]):
         ):
             return True
 
-        # A single request may be longer than max_waiting_bytes, so the first one in the queue may
-        # have any size.
+        # A single request may be longer than max_waiting_bytes, so the first request in the queue
+        # may have any size.
         if len(self.waiting) >= limits.max_waiting or (
             self.waiting and self.waiting.size + incoming.size > limits.max_waiting_bytes
         ):
@@ -318,7 +318,7 @@ class Peer(Generic[R]):
     def pop_waiting(self) -> R | None:
         """Remove the first queued request and return it, for the caller to start it.
 
-        Returns None if no request is queued, or if the first one may not start yet.
+        Returns None if no request is queued, or if the first request may not start yet.
         """
         if not (
             self.waiting and self.ready and self.buffered_bytes < self._limits.high_water_bytes
@@ -338,8 +338,8 @@ class Peer(Generic[R]):
         """Add an incoming request to `running`. Call this if its handler has to wait.
 
         From now on the request counts against the limits, and the other side can cancel it.
-        has_result: False for a subscription, which never ends with a large result, so that no
-            memory is reserved for one.
+        has_result: False for a subscription. It never has a large result, so no memory is reserved
+            for the result.
         """
         self.running.add(incoming)
         if has_result:
@@ -451,7 +451,7 @@ class Peer(Generic[R]):
             self._answer(incoming, frame)
 
     def drop_waiting_responses(self) -> None:
-        """Send the waiting responses that fit into the limits, and errors in place of the others.
+        """Send the waiting responses that fit into the limits, and errors in place of the rest.
 
         Called when the other side has read nothing for some time, and before a connection closes.
         """

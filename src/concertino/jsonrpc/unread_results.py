@@ -202,8 +202,8 @@ class UnreadResults:
         on_slow_calls() after a moment, and Peer.drop_waiting_responses() if the client reads
         nothing. If it is None, calls never wait.
     waiting: the responses that wait, by request, oldest first.
-    small_bytes: responses up to this size are sent at once, even if the client has not read the
-        earlier ones.
+    small_bytes: responses up to this size are sent at once, even if the client has not read earlier
+        responses.
     dropped: how many responses were dropped. The code that logs the number sets it to 0.
     """
 
@@ -229,8 +229,8 @@ class UnreadResults:
         # If a client has fewer unread bytes than this, it counts as having read everything, because
         # the transport does not report how many are left below this mark.
         self._nearly_read_bytes = limits.low_water_bytes
-        # How much of RESERVE_BYTES this connection may use. It is all of it from the time when the
-        # client has first read a large result.
+        # How much of RESERVE_BYTES this connection may use: half, and all of it when the client has
+        # once read a large result.
         self._reserve_bytes = RESERVE_BYTES // 2
         self.budget = ProcessBudget(limits) if budget is None else budget
         # How many bytes the running calls will probably return, except the calls in _unknown.

@@ -188,7 +188,7 @@ def _downgrade_sampling(
 
 
 def _as_list(content: Any) -> list[Any]:
-    """Return the content of a message as a list of blocks; a single block becomes a list of one."""
+    """Return the content of a message, which is a block or a list of blocks, as a list."""
     if isinstance(content, list):
         # The elements are decoded JSON.
         return content  # pyright: ignore[reportUnknownVariableType]

@@ -121,9 +121,9 @@ class Profiles:
     legacy: the profile of all requests that do not name a revision in `_meta`; None before
         `initialize`.
     declared: the names of the capabilities in the response to `initialize`.
-    last_meta: the `_meta` of the last 2026-07-28 request, undecoded, and its profile; None if there
-        is none. Most clients send the same `_meta` in every request, so the session compares a new
-        one with this one before it calls read().
+    last_meta: the undecoded `_meta` of the last 2026-07-28 request, and the profile of that
+        request; None before such a request. Most clients send the same `_meta` in every request, so
+        the session looks here before it calls read().
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class Profiles:
         profile = RequestProfile(
             self._modern_encoder, self.methods[True], facts, token, rank, meta, self._principal
         )
-        # A `_meta` with a progress token does not come again, because each request has another one.
+        # A `_meta` with a progress token does not come again: each request has another token.
         if token is None:
             # Copy the bytes, because `raw` refers to its whole frame and would keep that in memory.
             self.last_meta = (raw.copy(), profile)

@@ -73,8 +73,8 @@ class Revision(Struct, frozen=True):
     def takes_results_of(self, other: Revision) -> bool:
         """Return whether a client of this revision can read results of the revision `other`.
 
-        It can if both are 2026-07-28, or if both are older and `other` is not the newer one. Each
-        of the older revisions has only added to the one before.
+        It can if both are 2026-07-28, or if both are older and `other` is not the newer of the two.
+        Each of the older revisions has only added something to the revision before.
         """
         return self.modern == other.modern and self.name >= other.name
 
@@ -149,8 +149,8 @@ REQUESTS: Mapping[str, Method] = {
 def negotiate(requested: str) -> Revision:
     """Return the revision for the response to `initialize`.
 
-    That is the requested revision if it has an `initialize` handshake, as all revisions before MCP
-    2026-07-28. Otherwise it is the latest revision with a handshake.
+    If the requested revision is older than MCP 2026-07-28, and so has the `initialize` handshake,
+    it is returned. Otherwise the latest revision with a handshake is returned.
     requested: the name of the revision that the client has requested.
     """
     revision = by_name.get(requested, LATEST_LEGACY)

@@ -100,7 +100,7 @@ class SessionMethods:
 
         Returns None if the server has not declared the capability that the method belongs to.
         profile: the profile of the request; None if the client has not sent `initialize`.
-        Raises RpcError if the profile is None and the MCP method needs one.
+        Raises RpcError if the profile is None, unless the method is `initialize` or `ping`.
         """
         if method == "initialize":
             return self._initialize

@@ -36,8 +36,8 @@ log = logging.getLogger("concertino.accept")
 
 # At most this many clients are accepted in a row before the loop runs other callbacks.
 ACCEPTS = 64
-# When a listener's silent clients are disconnected to make room, the first one is logged, and then
-# the 10th, the 100th and so on.
+# When silent clients of a listener are disconnected to make room, this is logged for the first
+# client, and then for the 10th, the 100th and so on.
 LOGGED_EVICTIONS = frozenset(10**power for power in range(10))
 # How many seconds the acceptor pauses when the system has no descriptors or memory left.
 PAUSE_S = 1.0

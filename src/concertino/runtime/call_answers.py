@@ -73,8 +73,8 @@ def end_call(
         request.hooks = hooks = None
 
     if request.dialogue is not None and request.dialogue.suspended and request.open:
-        # The handler has asked the client something that has no answer so far. It may have caught
-        # the exception Suspended and returned or raised something else, which must not be sent.
+        # The handler has asked the client something that has no answer so far. Even if the handler
+        # has caught the exception Suspended, its own result or exception must not be sent.
         request.hooks = None
         reply = partial(connection.session.reply_suspended, request)
         return _reply_input_required(connection, request, reply)
@@ -149,8 +149,8 @@ def _answer_error(
     if isinstance(error, RpcError):
         return _fail(connection, request, error)
     if isinstance(error, asyncio.CancelledError):
-        # When the client cancels, the request is no longer open and _fail() sends nothing. If
-        # it is open, the handler has cancelled its own task.
+        # When the client cancels, the request is no longer open and _fail() sends nothing. If the
+        # request is open, the handler has cancelled its own task.
         text = "Internal error: the call was cancelled by its handler"
         return _fail(connection, request, RpcError(INTERNAL_ERROR, text))
     # SystemExit comes here too: no handler can end the server.

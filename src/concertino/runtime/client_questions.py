@@ -140,8 +140,8 @@ async def ask(
     request: the request of the call whose handler asks.
     questions: key -> a request to the client: an Elicitation, Sampling or ListRoots.
     Raises CancelledError if the call has ended, and otherwise:
-    - since MCP 2026-07-28, Suspended if an answer is missing. It must end the handler; the client
-      then repeats the call with the answers.
+    - since MCP 2026-07-28, Suspended if an answer is missing. This exception must end the handler;
+      the client then repeats the call with the answers.
     - before 2026-07-28, the exceptions of send_questions(), such as TimedOut.
     """
     if not request.open:

@@ -34,8 +34,8 @@ class ConnectionEnd:
     """Ends one connection: lets calls finish, cuts off the rest, and closes the connection.
 
     session, connection: the session whose calls are ended, and the connection that is closed.
-    drain_s: how many seconds calls may run after start_draining(). Those that still run then are
-        cut off: they get an error response, and their tasks are cancelled.
+    drain_s: how many seconds calls may run after start_draining(). Then the calls that still run
+        are cut off: they get an error response, and their tasks are cancelled.
     closed: a future that gets its result when the connection is closed.
     on_closed: called just before `closed` gets its result.
 

@@ -126,7 +126,7 @@ class CallContext(Struct, eq=False):
 
         Returns an awaitable that is done when the client has caught up with the output. In the
         thread of a `def` handler, it is done already.
-        done, total: numbers, also those of other libraries such as numpy, but not bools. They are
+        done, total: numbers, also numbers of other libraries such as numpy, but not bools. They are
             sent as int or float.
         Raises TypeError if `done` or `total` is not a number or `message` is not a str. Raises
         ValueError if a number is not finite.
@@ -330,7 +330,8 @@ class PostedMessages:
     def post_progress(self, callback: Callback) -> None:
         """Add a progress notification to the queue. Never blocks.
 
-        If the queue is full, the notification replaces the last one for which there was no room.
+        If the queue is full, the notification is kept outside of the queue, and replaces an older
+        one there.
         callback: sends the notification; called on the event loop.
         """
         with self._changed:

@@ -176,7 +176,8 @@ def _extend_excepthook() -> None:
         """Write an exception to stderr, and answer the client's requests with it."""
         user_errors = load("concertino.backend.user_errors")
         kind, exc, trace = user_errors.exc_info_for_users(exc)
-        # Set the traceback on the exception too, because Python's own hook writes that one.
+        # Set the traceback on the exception too, because Python's own hook writes the traceback of
+        # the exception.
         exc = exc.with_traceback(trace)
         text = user_errors.redacted_traceback(exc)
         # The client's requests are answered even if nobody can read stderr, or if a hook fails.

@@ -54,7 +54,8 @@ def run(
     """Serve a backend to the clients of a frontend, then end the process.
 
     frontend: the source of the clients; by default stdin and stdout.
-    limits: by default those that CONCERTINO_ variables set; an invalid variable ends the process.
+    limits: by default the limits that CONCERTINO_ variables set. An invalid variable ends the
+        process.
     log_format: "line", "json" or "trace" (logs/formats.py); by default the value of
         CONCERTINO_LOG_FORMAT.
     trace: whether to write every message to stderr; by default the value of CONCERTINO_TRACE.
@@ -433,7 +434,7 @@ def _log_loop_error(
     """Log an error that asyncio reports, such as the exception of a task that was never awaited.
 
     This is the exception handler of the loop (loop.set_exception_handler).
-    context: asyncio's description of the error: "message" and perhaps "exception" and others.
+    context: asyncio's description of the error, with "message" and perhaps "exception".
     """
     exc = context.get("exception")
     # asyncio also raises these two out of the loop, and _run_to_completion() logs them.

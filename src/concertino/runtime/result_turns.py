@@ -2,7 +2,7 @@
 
 Encoding and writing 1 MB takes 0.2 to 0.7 ms. If many calls with large results end at once, the
 requests of all other clients wait meanwhile. So only some large results are sent in each iteration,
-and the others wait. For most results, UnreadResults (jsonrpc/unread_results.py) reserved the memory
+and the rest wait. For most results, UnreadResults (jsonrpc/unread_results.py) reserved the memory
 when their calls started. It reserves none for calls of tools that are known for small results; if
 such a call returns a large result, UnreadResults.may_postpone() says whether the result may wait.
 

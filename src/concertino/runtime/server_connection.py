@@ -365,7 +365,7 @@ class ServerConnection:
         try:
             if peer.waiting:
                 # The flush below also sends the responses of the calls that are started now, so
-                # they need not schedule another one.
+                # these calls need not schedule another flush.
                 self._is_flush_due = True
                 self.session.admit()
             self._is_flush_due = False
@@ -468,7 +468,7 @@ class ServerConnection:
     # Calls
 
     def _start_first(self, request: SessionRequest) -> None:
-        """Start the first call. The session passes all later ones to CallRunner.start directly."""
+        """Start the first call. The session passes later calls to CallRunner.start directly."""
         # Imported here, because the response to `initialize` needs none of the modules for calls.
         from concertino.runtime.call_runner import CallRunner
 

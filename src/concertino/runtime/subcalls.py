@@ -6,8 +6,8 @@
 
 Such a call is called a subcall here. It enters the outermost backend, as calls from clients do, so
 every guard applies and the arguments are validated. It runs in the task of the handler that makes
-the subcall, so cancelling the handler cancels the subcall as well. It has the same `_meta` as the
-client's call, and therefore the same trace context.
+the subcall, so cancelling the handler cancels the subcall as well. A subcall has the same `_meta`
+as the client's call, and therefore the same trace context.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class SubcallContext(ContextWrapper):
         return result if into is None else _convert_result(name, result, into)
 
     async def _handle(self, call: Call, context: SubcallContext) -> Struct | Raw:
-        """Handle a subcall with the outermost backend. If it needs input, ask the client."""
+        """Handle a subcall with the outermost backend. If the tool needs input, ask the client."""
         answer = await self._backend.handle(call, context)
         for _ in range(MAX_DEPTH):
             if not isinstance(answer, InputRequired):

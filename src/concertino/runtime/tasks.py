@@ -65,10 +65,11 @@ def eager_task_runner(
 
     loop: the event loop. start() must be called on it.
     on_done: called when a coroutine ends, as on_done(subject, result, exception). If the coroutine
-        has raised, `result` is None, otherwise `exception` is None. It is called inside the
+        has raised, `result` is None, otherwise `exception` is None. on_done() is called inside the
         coroutine's task and must not raise.
-    variables: the context variables of which each coroutine gets a copy; None for those that are
-        current now. Those that are current when start() is called may belong to another call.
+    variables: the context variables of which each coroutine gets a copy; None for the current
+        variables of eager_task_runner(). The current variables of start() are not used, because
+        they may belong to another call.
     """
     base = copy_context() if variables is None else variables
     if sys.version_info < (3, 12):

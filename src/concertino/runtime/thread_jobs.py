@@ -146,7 +146,7 @@ def is_of_kind(job: ThreadJob, kind: Kind) -> bool:
 def is_unexpected(call: IncomingRequest, size: int) -> bool:
     """Return whether a result of `size` bytes would be much larger than a call's expected result.
 
-    That is so if the call was admitted in the expectation of less than half this size. Returns
-    False if the call's code is known to have begun: it cannot be kept back any more.
+    Much larger means more than twice as large. Returns False if the call's code is known to have
+    begun, because the call cannot be kept back any more.
     """
     return not call.has_begun and call.unread is not None and call.expected_bytes < size // 2

@@ -17,7 +17,7 @@ __all__ = ["FileUsedStates"]
 # How many seconds to wait for other processes. The event loop is blocked meanwhile, so this must be
 # short.
 BUSY_S = 0.05
-# Each time this many states were recorded, those that have expired are deleted.
+# Each time this many states were recorded, the expired states are deleted.
 CLEAN_AFTER = 256
 
 
@@ -25,8 +25,7 @@ class FileUsedStates:
     """A record of used states in an SQLite file, for all processes that use the same path.
 
     A state is a `requestState` that a client has sent back; it must not be accepted twice.
-    The first use() opens the file. If it does not exist, it is created, and only this user may read
-    it.
+    The first use() opens the file, or creates it so that only this user may read it.
     path: the file, on a local disk. SQLite creates two more files in the same directory.
     """
 
@@ -41,7 +40,7 @@ class FileUsedStates:
         """Record that a state is used. Returns False if any process has used it before.
 
         nonce: identifies the state.
-        expires: when the state expires, in seconds since the epoch. It may be forgotten then.
+        expires: when the state expires, in seconds since the epoch. The record may then forget it.
         Blocks for up to BUSY_S seconds while other processes write.
         Raises OSError if the record cannot be read or written.
         """

@@ -95,8 +95,8 @@ def argument_decoder(
 
     coerce: whether to convert strings, such as "1" for an int; by default they are invalid.
     inject: classes, such as Context. The server fills parameters with such an annotation.
-    descriptions: parameter -> its description in the docstring. It is used if the annotation of the
-        parameter has none.
+    descriptions: parameter -> its description in the docstring. This description is used if the
+        annotation of the parameter has none.
     Raises RegistrationError for a parameter whose type cannot be decoded from JSON, and for *args
     and **kwargs. The error names the function and the parameter, and says what to write instead.
     """

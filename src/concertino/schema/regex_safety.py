@@ -205,8 +205,8 @@ class _Choice(_Part):
         starts = [
             branch.first + (follow if branch.may_be_empty else []) for branch in self.branches
         ]
-        # If two branches can begin with the same character, all branches may be tried. Otherwise
-        # the next character decides.
+        # If two branches can begin with the same character, or if both can match the empty string,
+        # all branches may be tried. Otherwise the next character decides.
         has_empty_branches = sum(branch.may_be_empty for branch in self.branches) > 1
         has_overlap = any(_overlap(one, two) for one, two in combinations(starts, 2))
         return sum(counts) if has_empty_branches or has_overlap else max(counts)

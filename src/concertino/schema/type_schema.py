@@ -107,7 +107,7 @@ class SchemaBuilder:
         return built
 
     def _walk(self, annotation: Any, constraints: Constraints) -> TypeSchema:
-        """Return the TypeSchema of an annotation, or of a part of one.
+        """Return the TypeSchema of an annotation, or of a part of an annotation.
 
         constraints: the constraints from the Annotated around this part.
         """

@@ -398,7 +398,7 @@ def _begins_query(part: str | Expression) -> bool:
 
 
 def _check_variables(variables: list[Variable]) -> None:
-    """Raise ValueError for a variable with a prefix, and for one that occurs twice."""
+    """Raise ValueError for a variable with a prefix, and for a variable that occurs twice."""
     names: set[str] = set()
     for variable in variables:
         if variable.prefix:

@@ -114,7 +114,7 @@ class EscapedProcesses:
             found = self._signal(found, child, number)
             if not found and (is_complete or time.monotonic() >= settled_at):
                 return True
-            # When these processes have ended, search again, because they may have started others.
+            # When these processes have ended, search again, because they may have started more.
             await asyncio.sleep(CHECK_S)
             while found := list(filter(_is_live, found)):
                 if time.monotonic() >= until:
@@ -137,7 +137,7 @@ class EscapedProcesses:
     def _find(self, child: int) -> tuple[list[int], bool]:
         """Return the ids of all escaped processes, and whether the search was complete.
 
-        It is not complete while the environment of a process cannot be read yet.
+        The search is not complete while the environment of a process cannot be read yet.
         """
         found: list[int] = []
         is_complete = True
@@ -173,7 +173,7 @@ class EscapedProcesses:
         child: int,
         number: signal.Signals,
     ) -> list[int]:
-        """Send a signal to processes, and return the ids of those that have received it."""
+        """Send a signal to processes, and return the ids of the processes that have received it."""
         signalled: list[int] = []
         for pid in pids:
             text = "process %d (%s), started by process %d, has left its process group: %s"

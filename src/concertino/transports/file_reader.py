@@ -16,8 +16,8 @@ __all__ = ["FileReader"]
 class FileReader:
     """Reads, in a daemon thread, a descriptor that the event loop cannot poll.
 
-    The thread starts at once. It reads the next chunk only when on_chunk() has returned for the
-    previous one.
+    The thread starts at once. It reads a chunk only when on_chunk() has returned for the chunk
+    before.
     descriptor: the descriptor to read; this object does not close it.
     loop: the event loop on which on_chunk() is called.
     on_chunk: called on the loop with each chunk; an empty one is the end of input.

@@ -31,8 +31,8 @@ SHELL = "/bin/sh"
 # The shell ignores signals that are meant for this process, which then ends in order. `read` fails
 # at the end of the pipe.
 SCRIPT = 'trap "" HUP INT TERM; read -r word || exec "$@"'
-# What the Python interpreter runs. Its arguments are the directory that contains this package, and
-# those of end_orphans().
+# The code for the Python interpreter. Its arguments are the directory that contains this package,
+# and the arguments of end_orphans().
 CODE = """
 import sys
 sys.path.insert(0, sys.argv[1])

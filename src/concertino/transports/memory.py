@@ -17,7 +17,7 @@ from concertino.transports.connection import Receiver
 __all__ = ["MemoryConnection", "memory_pair"]
 
 # At most this many frames are delivered in one loop iteration. One read of a pipe contains about as
-# many short ones.
+# many short frames.
 MAX_BATCH = 256
 
 

@@ -20,7 +20,7 @@ END_STEPS = ((signal.SIGTERM, 0.5), (signal.SIGKILL, 1.0))
 ORPHAN_STEPS = ((None, 0.5), *END_STEPS)
 # The pause between two searches, in seconds. Processes may start other processes meanwhile.
 CHECK_S = 0.02
-# Processes that are just being started have no marks yet. They have them after this many seconds.
+# A process that is just being started has no mark yet. It has one after this many seconds.
 SETTLE_S = 0.1
 
 # The id and the start time of a process, see ProcessState.

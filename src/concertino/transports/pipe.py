@@ -107,8 +107,8 @@ class PipeConnection:
         # The descriptors on which O_NONBLOCK was set, and must be reset at the end.
         self._restore: list[int] = []
 
-        # Whether the descriptor for writing shows that the peer has gone. It does if it is a pipe,
-        # or a socket that is not also used for reading.
+        # Whether the descriptor for writing shows that the peer has gone: a pipe does, and so does
+        # a socket that is not also used for reading.
         read_stat, write_stat = os.fstat(reading), os.fstat(writing)
         self._detects_reader_loss = stat.S_ISFIFO(write_stat.st_mode) or (
             stat.S_ISSOCK(write_stat.st_mode) and not os.path.samestat(read_stat, write_stat)
@@ -201,7 +201,7 @@ class PipeConnection:
         return LONG_READ_BYTES
 
     def on_chunk(self, chunk: bytes) -> None:
-        """Split a chunk of input into frames, and deliver those that are complete.
+        """Split a chunk of input into frames, and deliver the complete frames.
 
         chunk: b"" at the end of input.
         """
@@ -241,7 +241,7 @@ class PipeConnection:
             receiver.on_eof()
 
     def _deliver_one_by_one(self, frames: list[bytes | OversizeFrame]) -> None:
-        """Deliver frames in order; call on_frame_too_long() for those that are too long."""
+        """Deliver frames in order; call on_frame_too_long() for frames that were too long."""
         receiver = self._receiver
         assert receiver is not None
         for frame in frames:

@@ -72,7 +72,7 @@ def _read_stat(pid: int, count: int) -> list[bytes]:
     """Return the fields of /proc/PID/stat from the third one, the state.
 
     The manual page proc(5) counts fields from 1, so its field N is the item N - 3.
-    count: how many fields the caller needs. All fields after these are one last item.
+    count: how many fields the caller needs. The rest of the line is one last item.
     """
     # Split after the last parenthesis: the second field, the name of the program in parentheses,
     # may itself contain spaces and parentheses.

@@ -1,8 +1,8 @@
 """Finds out which frames a child process has not read from its stdin when it ends.
 
-ChildProcess (process.py) uses this. A client can send the frames to the restarted server, without
-the risk that a call is executed twice. They are the frames that could not be written, and the
-frames that are still in the pipe. A pipe delivers each byte once, so no other process has read the
+ChildProcess (process.py) uses this. The unread frames are the frames that could not be written, and
+the frames that are still in the pipe. A client can send them to the restarted server, without the
+risk that a call is executed twice: a pipe delivers each byte once, so no other process has read the
 bytes that this process takes out of the pipe.
 """
 
