@@ -10,15 +10,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Any
 
 import pytest
 
 from concertino.cli.ps import format_age, format_memory
+from concertino.proxy.running_proxies import read_servers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory and age are from /proc")
 SERVER = """
@@ -277,9 +279,8 @@ def test_an_answer_that_is_none_is_shown_as_no_answer(
 ) -> None:
     folder = Path(environment["XDG_RUNTIME_DIR"]) / "concertino" / "proxies"
     folder.mkdir(parents=True, mode=0o700)
-    started_at = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(folder / f"{os.getpid()}-{started_at}"))
+        listener.bind(str(folder / socket_name(os.getpid())))
         listener.listen()
         words = [sys.executable, "-m", "concertino", "ps", "--json"]
         with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE) as process:
@@ -289,6 +290,117 @@ def test_an_answer_that_is_none_is_shown_as_no_answer(
     shown = json.loads(output)
     assert shown["state"] == "no answer"
     assert shown["last_error"] == "the proxy's answer cannot be read: is it of another version?"
+
+
+def socket_name(pid: int, namespace: int | None = None) -> str:
+    """Return the name of a proxy's socket. namespace: its pid namespace; None for that of tests."""
+    started_at = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    own = os.stat("/proc/self/ns/pid").st_ino
+    return f"{pid}-{started_at}-{own if namespace is None else namespace}"
+
+
+class FakeProxy:
+    """A process, and a socket like that of a proxy, which a thread of the test serves."""
+
+    def __init__(self, folder: Path) -> None:
+        self.process = subprocess.Popen(["sleep", "600"])
+        self.path = folder / socket_name(self.process.pid)
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(self.path))
+        self.listener.listen()
+
+    def answer(self, do: Callable[[], object], *, is_shown: bool) -> None:
+        """Do something while one `ps` waits for the answer. is_shown: whether to answer then."""
+        with self.listener.accept()[0] as connection:
+            do()
+            if is_shown:
+                status = {"pid": self.process.pid, "servers": [{"server": "a", "state": "idle"}]}
+                connection.sendall(json.dumps(status).encode())
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> None:
+        """End as a proxy does: remove the socket first."""
+        self.path.unlink()
+        self.listener.close()
+        self.kill()
+
+
+@pytest.fixture
+def fake_proxies(environment: dict[str, str]) -> Generator[list[FakeProxy]]:
+    """Yield two of them, in the order in which `ps` asks them."""
+    folder = Path(environment["XDG_RUNTIME_DIR"]) / "concertino" / "proxies"
+    folder.mkdir(parents=True, mode=0o700)
+    fakes = sorted([FakeProxy(folder), FakeProxy(folder)], key=lambda fake: fake.path)
+    yield fakes
+    for fake in fakes:
+        fake.listener.close()
+        fake.kill()
+
+
+@pytest.mark.parametrize("way", ["end", "kill"])
+def test_a_proxy_that_ends_before_it_is_asked_is_not_shown(
+    environment: dict[str, str], fake_proxies: list[FakeProxy], way: str
+) -> None:
+    first, second = fake_proxies
+
+    def end_second() -> None:
+        getattr(second, way)()
+        second.listener.close()
+
+    thread = Thread(target=first.answer, args=(end_second,), kwargs={"is_shown": True})
+    thread.start()
+    assert [item.proxy for item in read_servers(environment)] == [first.process.pid]
+    thread.join()
+    assert not second.path.exists()
+
+
+@pytest.mark.parametrize("way", ["end", "kill"])
+def test_a_proxy_that_ends_while_it_is_asked_is_not_shown(
+    environment: dict[str, str], fake_proxies: list[FakeProxy], way: str
+) -> None:
+    first, second = fake_proxies
+    second.end()
+    end = getattr(first, way)
+    thread = Thread(target=first.answer, args=(end,), kwargs={"is_shown": False})
+    thread.start()
+    assert read_servers(environment) == []
+    thread.join()
+    assert not first.path.exists()
+
+
+def test_the_socket_of_a_proxy_that_does_not_listen_yet_stays(
+    environment: dict[str, str], fake_proxies: list[FakeProxy]
+) -> None:
+    first, second = fake_proxies
+    second.end()
+    first.path.unlink()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(first.path))
+        assert read_servers(environment) == []
+    assert first.path.exists()
+
+
+def test_a_proxy_of_another_pid_namespace_is_shown_and_its_socket_stays(
+    environment: dict[str, str], fake_proxies: list[FakeProxy]
+) -> None:
+    """As in a container with the same home directory."""
+    first, second = fake_proxies
+    second.end()
+    other = first.path.rename(first.path.with_name(f"{2**22 + 1}-1-1"))
+    thread = Thread(target=first.answer, args=(lambda: None,), kwargs={"is_shown": True})
+    thread.start()
+    assert [item.proxy for item in read_servers(environment)] == [first.process.pid]
+    thread.join()
+    first.listener.close()
+    # Nobody listens any more, but it may have been a moment before somebody does.
+    assert read_servers(environment) == []
+    assert other.exists()
+    os.utime(other, (0, 0))
+    assert read_servers(environment) == []
+    assert not other.exists()
 
 
 def test_servers_that_wait_for_approval_are_shown(

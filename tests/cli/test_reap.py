@@ -160,6 +160,32 @@ def test_nothing_is_ended_without_an_answer(
     assert orphan.is_live()
 
 
+def test_nothing_is_ended_when_the_question_is_interrupted(
+    tmp_path: Path, environment: dict[str, str], start: Start
+) -> None:
+    orphan = start("mark")
+    ours, its = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "concertino", "reap", str(orphan.pid)],
+        env=environment,
+        stdin=its,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A runner of tests in the background may ignore the signal.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert process.stdout is not None
+    output = b""
+    while not output.endswith(b"[y/N] "):
+        output += process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60)[1] == b"concertino reap: interrupted\n"
+    os.close(ours)
+    os.close(its)
+    assert process.returncode == 130
+    assert orphan.is_live()
+
+
 def test_what_a_server_has_started_ends_with_it(
     tmp_path: Path, environment: dict[str, str], start: Start
 ) -> None:

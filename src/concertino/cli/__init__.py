@@ -101,6 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(code)
     except CommandFailure as exc:
         failure = exc
+    except KeyboardInterrupt:
+        failure = CommandFailure("interrupted", "", "interrupted", INTERRUPTED)
     except OSError as exc:
         # Only errors of stdout are expected here: commands turn errors about files, which have a
         # file name, into a CommandFailure.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import NoReturn, cast
 
-from concertino.cli import INTERRUPTED, CommandFailure, UsageError, discard_stdout
+from concertino.cli import INTERRUPTED, UsageError, discard_stdout
 from concertino.cli.call_arguments import example_command, parse_arguments
 from concertino.cli.call_failures import (
     FAILED,
@@ -118,7 +118,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
         sys.exit(code)
     except KeyboardInterrupt:
         if args.json:
-            raise CommandFailure("interrupted", "", "interrupted", INTERRUPTED) from None
+            raise
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # The reader has gone, as with `| head`.

@@ -12,7 +12,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from concertino.cli import INTERRUPTED, CommandFailure, UsageError
+from concertino.cli import CommandFailure, UsageError
 from concertino.cli.options import add_repeatable
 from concertino.cli.serving import reject_extra_args
 from concertino.errors import AuthorizationError, RpcError
@@ -112,8 +112,6 @@ def _log_in(url: str, settings: OAuth, *, may_open: bool) -> Login:
         raise UsageError(str(exc)) from None
     except (AuthorizationError, OSError) as exc:
         raise CommandFailure(f"not logged in: {exc}", code="authorization") from None
-    except KeyboardInterrupt:
-        raise CommandFailure("interrupted", "", "interrupted", INTERRUPTED) from None
 
 
 def _read_settings(args: Namespace) -> OAuth:

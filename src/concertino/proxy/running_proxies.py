@@ -19,6 +19,7 @@ from concertino.decode_errors import DECODE_ERRORS
 from concertino.proxy.server_status import (
     ProxyStatus,
     ServerStatus,
+    has_ended,
     remove_stale_sockets,
     status_folders,
 )
@@ -35,6 +36,8 @@ __all__ = ["RunningServer", "read_servers"]
 
 # The limit for the answer of a proxy, in seconds. A proxy that hangs does not delay the others.
 ANSWER_S = 1.0
+# After this time, in seconds, a process certainly listens at the socket that it has made.
+OPENING_S = 60.0
 # The largest size of an answer in bytes.
 MAX_ANSWER = 2**20
 
@@ -136,17 +139,33 @@ def _read_statuses(environment: Mapping[str, str]) -> Iterator[ProxyStatus]:
                 continue
             try:
                 status = _ask(path)
-            except ConnectionRefusedError:
-                # The process was killed, and has left its socket.
-                path.unlink(missing_ok=True)
-                continue
-            except OSError:
-                status = _no_answer(pid, f"the proxy does not answer within {ANSWER_S:g} s")
-            except DECODE_ERRORS:
-                text = "the proxy's answer cannot be read: is it of another version?"
-                status = _no_answer(pid, text)
+            except (OSError, *DECODE_ERRORS) as exc:
+                is_refused = isinstance(exc, ConnectionRefusedError)
+                if has_ended(path.name) or (is_refused and _is_old(path)):
+                    # The process has ended meanwhile, or has been killed.
+                    path.unlink(missing_ok=True)
+                    continue
+                # The process removes its socket when it ends. A socket refuses connections for a
+                # moment when it is made.
+                if is_refused or not path.exists():
+                    continue
+                status = _no_answer(pid, _explain(exc))
             if status is not None:
                 yield status
+
+
+def _is_old(path: Path) -> bool:
+    """Return whether a socket was made more than OPENING_S ago, or is gone."""
+    try:
+        return time.time() - path.stat().st_mtime > OPENING_S
+    except OSError:
+        return True
+
+
+def _explain(exc: Exception) -> str:
+    if isinstance(exc, OSError):
+        return f"the proxy does not answer within {ANSWER_S:g} s"
+    return "the proxy's answer cannot be read: is it of another version?"
 
 
 def _no_answer(pid: str, reason: str) -> ProxyStatus:

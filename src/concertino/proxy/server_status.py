@@ -2,8 +2,8 @@
 
 This does not slow down calls: each Client of a server counts the figures anyway, and they are
 collected only when `concertino ps` connects. The socket belongs to this user and is in a directory
-that other users cannot enter. Its name contains the id and the start time of this process, so that
-sockets of killed processes are recognized.
+that other users cannot enter. Its name contains the id, the start time and the pid namespace of
+this process, so that sockets of killed processes are recognized.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from concertino.excerpts import shorten
 from concertino.logs.formats import escape_controls
 from concertino.logs.redact import redactor
 from concertino.runtime import entry
-from concertino.transports.process_table import read_process_state
+from concertino.transports.process_marks import pid_namespace
+from concertino.transports.process_table import is_process, read_process_state
 
 if TYPE_CHECKING:
     from concertino.transports.listeners import Listener
@@ -35,6 +36,7 @@ __all__ = [
     "StatusSource",
     "add_source",
     "describe_error",
+    "has_ended",
     "listen_in_first",
     "make_private",
     "remove_source",
@@ -228,7 +230,8 @@ def listen_in_first(
     from concertino.transports.listeners import listen_unix
 
     state = read_process_state(os.getpid())
-    name = f"{os.getpid()}-{0 if state is None else state.started_at}"
+    started_at = 0 if state is None else state.started_at
+    name = f"{os.getpid()}-{started_at}-{pid_namespace()}"
     for folder in folders:
         try:
             make_private(folder)
@@ -242,20 +245,32 @@ def listen_in_first(
 def remove_stale_sockets(folder: AnyPath) -> None:
     """Remove the sockets of processes that have ended from a directory.
 
-    The name of a socket contains the id and the start time of its process. Raises OSError if the
-    directory cannot be read.
+    Raises OSError if the directory cannot be read.
     """
     for name in os.listdir(folder):
-        pid, _, started_at = name.partition("-")
-        if not (pid.isdecimal() and started_at.isdecimal()):
-            continue
-        state = read_process_state(int(pid))
-        has_ended = state is None or not state.is_live or state.started_at != int(started_at)
-        # Without /proc, not even the state of this process can be read. Then keep all sockets;
-        # concertino ps will find out which of them nobody answers.
-        if has_ended and read_process_state(os.getpid()) is not None:
+        if has_ended(name):
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(folder, name))
+
+
+def has_ended(name: str) -> bool:
+    """Return whether the process that has made a socket has ended.
+
+    Returns False if that is not known, because the process is in another pid namespace, such as
+    that of a container, or because the name is not that of a socket.
+    name: the name of the socket, which listen_in_first() has made.
+    """
+    parts = name.split("-")
+    if len(parts) != 3 or not all(map(str.isdecimal, parts)):
+        return False
+    pid, started_at, namespace = map(int, parts)
+    if namespace != pid_namespace():
+        return False
+    if not namespace:
+        # There is no /proc.
+        return not is_process(pid)
+    state = read_process_state(pid)
+    return state is None or not state.is_live or state.started_at != started_at
 
 
 def _is_own(path: AnyPath) -> bool:
