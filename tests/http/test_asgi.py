@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ from loops import on_a_loop
 from concertino import Server
 from concertino.backend import Principal
 from concertino.http import AsgiApplication, Authorization, HttpOptions, SharedSessions, asgi
+from concertino.http.asgi_channel import AsgiConnection
+from concertino.http.connection import HttpConnection, RequestHandler
 
 APPLICATION = '''
 import asyncio
@@ -295,9 +297,14 @@ async def send_over_asgi(
     mcp: AsgiApplication,
     scope: dict[str, Any] | None = None,
     headers: dict[str, str] | None = None,
+    message: dict[str, Any] | None = None,
+    on_send: Callable[[Any], object] = id,
 ) -> list[Any]:
-    """Send a request without an ASGI server, and return the messages of the response."""
-    message = modern("tools/list")
+    """Send a request without an ASGI server, and return the messages of the response.
+
+    on_send: called with each message of the response.
+    """
+    message = message or modern("tools/list")
     usual = {"Host": "localhost", "Accept": "application/json",
              "Content-Type": "application/json", **modern_headers(message)}  # fmt: skip
     named = {**usual, **(headers or {})}
@@ -310,6 +317,7 @@ async def send_over_asgi(
         return {"type": "http.request", "body": body}
 
     async def send(outgoing: Any) -> None:
+        on_send(outgoing)
         messages.append(outgoing)
 
     await mcp({**about, **(scope or {})}, receive, send)
@@ -350,6 +358,101 @@ async def test_the_endpoint_is_below_the_path_of_the_mount(
     messages = await send_over_asgi(mcp, {"root_path": root_path, "path": path})
 
     assert messages[0]["status"] == status
+    await mcp.close()
+
+
+@on_a_loop
+async def test_the_usual_response_has_the_headers_of_an_http_server() -> None:
+    mcp = Server("shop", version="1").asgi(options=HttpOptions(origins=("https://page.example",)))
+
+    start, body = await send_over_asgi(mcp, headers={"Origin": "https://page.example"})
+
+    assert dict(start["headers"]) == {
+        b"content-type": b"application/json",
+        b"cache-control": b"no-store",
+        b"content-length": str(len(body["body"])).encode(),
+        b"access-control-allow-origin": b"https://page.example",
+        b"access-control-expose-headers": b"Mcp-Session-Id, WWW-Authenticate",
+        b"vary": b"Origin",
+    }
+    assert not body["more_body"]
+    await mcp.close()
+
+
+@on_a_loop
+async def test_a_middleware_may_change_the_headers_of_a_response() -> None:
+    mcp = Server("shop", version="1").asgi()
+
+    first, _ = await send_over_asgi(mcp)
+    first["headers"].append((b"x-request-id", b"1"))
+    second, _ = await send_over_asgi(mcp)
+
+    assert b"x-request-id" not in dict(second["headers"])
+    await mcp.close()
+
+
+@pytest.mark.parametrize("text", ["short", "long" * 10_000])
+@on_a_loop
+async def test_a_call_is_answered_while_the_application_ends(text: str) -> None:
+    server = Server("shop", version="1")
+    has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+    @server.tool
+    async def wait() -> str:
+        """Wait until the application ends."""
+        has_begun.set()
+        await may_end.wait()
+        return text
+
+    mcp = server.asgi()
+    message = modern("tools/call", name="wait", arguments={})
+    answering = asyncio.ensure_future(send_over_asgi(mcp, message=message))
+    await has_begun.wait()
+    closing = asyncio.ensure_future(mcp.close())
+    await asyncio.sleep(0)
+    may_end.set()
+
+    start, *parts = await answering
+
+    assert start["status"] == 200
+    assert text_of(json.loads(b"".join(part["body"] for part in parts))) == text
+    await closing
+
+
+@pytest.mark.parametrize("size", [100, 10_000])
+@on_a_loop
+async def test_a_result_counts_as_unread_until_the_asgi_server_takes_it(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connections: list[HttpConnection] = []
+
+    class RecordedConnection(AsgiConnection):
+        def __init__(self, handler: RequestHandler) -> None:
+            super().__init__(handler)
+            connections.append(self)
+
+    monkeypatch.setattr(asgi, "AsgiConnection", RecordedConnection)
+    server = Server("shop", version="1")
+
+    @server.tool
+    async def fill() -> str:
+        """Return a text."""
+        return "x" * size
+
+    mcp = server.asgi()
+    unread: list[int] = []
+
+    def note(_: object) -> None:
+        unread.append(connections[0].unread_bytes)
+
+    for _ in range(2):
+        await send_over_asgi(
+            mcp, message=modern("tools/call", name="fill", arguments={}), on_send=note
+        )
+
+    (connection,) = connections
+    assert connection.unread_bytes == 0
+    assert [held > size for held in unread] == [size > 4096, False] * 2
     await mcp.close()
 
 

@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 from concertino.backend.interface import Backend
-from concertino.http.asgi_channel import AsgiChannel
+from concertino.http.asgi_channel import AsgiChannel, AsgiConnection
 from concertino.http.connection import HttpConnection
 from concertino.http.options import HttpOptions
 from concertino.http.server import ENDPOINT, HttpServer
@@ -76,7 +76,12 @@ class AsgiApplication:
                 or service.loop is not asyncio.get_running_loop()
             ):
                 service = await self._start()
-            await self._serve(service, scope, receive, send)
+            channel = service.borrow()
+            is_reusable = False
+            try:
+                is_reusable = await channel.serve(scope, receive, send)
+            finally:
+                service.give_back(channel, reusable=is_reusable)
         elif kind == "lifespan":
             await self._follow_lifespan(receive, send)
         elif kind == "websocket":
@@ -86,19 +91,10 @@ class AsgiApplication:
         else:
             raise NotImplementedError(f"concertino serves no ASGI scope of the type {kind!r}")
 
-    async def _serve(
-        self, service: _Service, scope: Mapping[str, Any], receive: Receive, send: Send
-    ) -> None:
-        """Serve one HTTP request."""
+    def _find_path(self, scope: Mapping[str, Any]) -> str:
+        """Return the path of a request, as the HttpServer knows it."""
         path = _path_below_mount(scope)
-        channel = service.borrow()
-        reusable = False
-        try:
-            reusable = await channel.serve(
-                ENDPOINT if path in self._paths else path, scope, receive, send
-            )
-        finally:
-            service.give_back(channel, reusable=reusable)
+        return ENDPOINT if path in self._paths else path
 
     @asynccontextmanager
     async def lifespan(self, app: object) -> AsyncGenerator[None]:
@@ -127,7 +123,9 @@ class AsgiApplication:
         """
         service = self._service
         if service is None or service.loop is not asyncio.get_running_loop() or service.may_retry:
-            service = self._service = _Service(self._backend, self._options, self._limits)
+            service = self._service = _Service(
+                self._backend, self._options, self._limits, self._find_path
+            )
         # Shielded, because other requests wait for the same start and must not be cancelled
         # together with this one.
         await asyncio.shield(service.started)
@@ -166,14 +164,22 @@ class _Service:
     A Host (runtime/host.py) starts the backend, and serves it on each connection. Each request of
     the ASGI server is passed to an AsgiChannel, which is used again for later requests.
 
+    find_path: returns the path of a request, as the HttpServer knows it, from its ASGI scope.
+
+    Attributes:
     loop: the event loop.
     started: a future that is done when requests can be served, or when the start has failed.
     is_ready: whether the start has succeeded.
     """
 
     def __init__(
-        self, backend: Backend, options: HttpOptions | None, limits: Limits | None
+        self,
+        backend: Backend,
+        options: HttpOptions | None,
+        limits: Limits | None,
+        find_path: Callable[[Mapping[str, Any]], str],
     ) -> None:
+        self._find_path = find_path
         self.loop = asyncio.get_running_loop()
         self.started: asyncio.Future[None] = self.loop.create_future()
         self.is_ready = False
@@ -200,7 +206,9 @@ class _Service:
             async with host:
                 http = HttpServer(host, [], options)
                 await http.start()
-                self._make_connection = http.connection_factory(_AsgiClients(), writes_at_once=True)
+                self._make_connection = http.connection_factory(
+                    _AsgiClients(), AsgiConnection, writes_at_once=True
+                )
                 self.is_ready = True
                 self.started.set_result(None)
                 await self._has_to_end.wait()
@@ -224,13 +232,13 @@ class _Service:
         """Return a channel that no other request uses."""
         while self._idle:
             channel = self._idle.pop()
-            if channel.is_usable:
+            if not channel.is_closed:
                 return channel
-        return AsgiChannel(self._make_connection())
+        return AsgiChannel(self._make_connection(), self._find_path)
 
     def give_back(self, channel: AsgiChannel, *, reusable: bool) -> None:
         """Take a channel back after a request. It is closed unless it can be used again."""
-        if reusable and channel.is_usable:
+        if reusable and not channel.is_closed:
             self._idle.append(channel)
         else:
             channel.disconnect()

@@ -18,7 +18,7 @@ from concertino.errors import INVALID_REQUEST
 from concertino.http.exchange import Exchange
 from concertino.http.request_head import HeadParser, HttpError, RequestHead, unavailable
 from concertino.http.request_reader import RequestReader
-from concertino.http.responses import CONTINUE, encode_response
+from concertino.http.responses import CONTINUE, encode_json_response, encode_response
 from concertino.http.time_limits import ConnectionActivity, HttpTimeouts
 from concertino.http.write_turn import WriteTurn
 from concertino.jsonrpc.messages import encode_error
@@ -409,6 +409,16 @@ class HttpConnection(asyncio.Protocol):
         self.flush()
         if self._handler.turn is not None:
             self._handler.turn.end()
+
+    def end_with_json(self, exchange: Exchange, body: bytes, headers: bytes) -> None:
+        """Send the usual response, 200 with a JSON body, and continue with the next request.
+
+        The connection must stay open after it.
+
+        exchange: the request whose response this is.
+        headers: additional headers, as whole lines.
+        """
+        self.end_exchange(exchange, encode_json_response(body, headers))
 
     def end_exchange(self, exchange: Exchange, output: bytes) -> None:
         """Send the last bytes of a response, and continue with the next request.

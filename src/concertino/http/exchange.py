@@ -21,7 +21,6 @@ from concertino.http.responses import (
     encode_chunk,
     encode_head,
     encode_json_head,
-    encode_json_response,
     encode_response,
 )
 from concertino.jsonrpc.messages import encode_error
@@ -100,13 +99,12 @@ class Exchange(Struct, eq=False):
             status, headers = self.refusal.status, self.refusal.headers
             body = encode_error(None, INVALID_REQUEST, str(self.refusal))
         headers += self.headers
-        if status is OK and keep_alive:
-            response = encode_json_response(body, headers)
-        else:
-            response = encode_response(status, body, headers, keep_alive=keep_alive)
-        if self.head.method == "HEAD":
-            response = response.removesuffix(body)
-        connection.end_exchange(self, response)
+        is_head = self.head.method == "HEAD"
+        if status is OK and keep_alive and not is_head:
+            connection.end_with_json(self, body, headers)
+            return
+        response = encode_response(status, body, headers, keep_alive=keep_alive)
+        connection.end_exchange(self, response.removesuffix(body) if is_head else response)
 
     def respond_as(self, headers: bytes, body: bytes) -> None:
         """Send a response with the status 200 and a body of any type. HEAD gets its head only.
@@ -253,6 +251,8 @@ class RequestConnection(Protocol):
     def flush(self) -> None: ...
 
     def end_exchange(self, exchange: Exchange, output: bytes, /) -> None: ...
+
+    def end_with_json(self, exchange: Exchange, body: bytes, headers: bytes, /) -> None: ...
 
     def pass_rest_on(self) -> None: ...
 

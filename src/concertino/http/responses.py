@@ -14,7 +14,6 @@ __all__ = [
     "CONTINUE",
     "EVENT_STREAM",
     "JSON",
-    "JSON_RESPONSE",
     "KEEP_ALIVE_COMMENT",
     "LAST_CHUNK",
     "encode_chunk",

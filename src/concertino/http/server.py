@@ -209,11 +209,16 @@ class HttpServer:
         return partial(HttpConnection, _PassedOnHandler(self, examine))
 
     def connection_factory(
-        self, source: ClientSource, *, writes_at_once: bool = False
+        self,
+        source: ClientSource,
+        make: type[HttpConnection] = HttpConnection,
+        *,
+        writes_at_once: bool = False,
     ) -> Callable[[], HttpConnection]:
         """Return a protocol factory: a function that makes the connection of each new client.
 
         source: where the clients connect.
+        make: the class of the connections.
         writes_at_once: whether each output is written at once. Otherwise, if there are several
             connections, only the first output of an iteration of the event loop is written at once.
             All later outputs of this iteration are written together in the next one.
@@ -225,7 +230,7 @@ class HttpServer:
             accepts_https=options.behind_proxy or (options.tls is not None and not source.is_unix),
         )
         turn = None if writes_at_once else self.connections.turn
-        return partial(HttpConnection, _ListenerHandler(self, source, access, turn))
+        return partial(make, _ListenerHandler(self, source, access, turn))
 
     def stop(self) -> None:
         """Accept no more clients. Calls that run may finish within the host's drain time.
