@@ -251,13 +251,7 @@ class UnreadResults:
         """Return whether the result of one more call will probably fit into the limits.
 
         It must fit into the limit of the connection and into the limit of the process. The rules
-        are weaker for the only call of a client that has read nearly everything, so that other
-        clients that do not read cannot block it. For such a call, one of these is enough:
-
-        - The result fits into the limit of the process plus a reserve.
-        - The result will be small.
-        - Nothing is known about the results of its kind, and no other call of the kind runs.
-
+        are weaker for the only call of a client that has read nearly everything.
         is_alone: whether no other call of the connection runs.
         """
         kind = kind_of(incoming)
@@ -276,6 +270,9 @@ class UnreadResults:
             expected_of_all = size_of_all * (budget.unknown[kind] + 1)
         if self.on_blocked is None or self._will_fit(expected, expected_of_all, is_alone):
             return True
+        # Clients that do not read must not block a client that has read nearly everything. So its
+        # only call may also start if the result will be small, or if nothing is known about the
+        # results of its kind and no other call of the kind runs.
         if is_alone and self.held < self._nearly_read_bytes:
             # The size of a small result is not recorded if the handler has returned without waiting
             # (protocol/session.py). So a tool that always does this stays unknown. Its size cannot

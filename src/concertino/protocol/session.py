@@ -192,9 +192,9 @@ class Session:
         """Process a frame that decode_request() rejects, or a request whose id is in use.
 
         Such a frame is a notification, a batch, a response, a request with unknown members, or
-        invalid. Peer.receive() answers invalid frames and requests whose id is in use, and
-        processes responses.
+        invalid.
         """
+        # This answers invalid frames and requests whose id is in use, and processes responses.
         event = self.peer.receive(frame)
         if event is None:
             return
@@ -488,7 +488,7 @@ class Session:
 
         An MCP 2026-07-28 client is notified if it has subscribed to the list. A client of an older
         revision is notified after the handshake, if the response to `initialize` has declared this
-        capability. While the client does not read, it gets one notification for several changes.
+        capability.
         what: "tools", "prompts" or "resources". For any other word, such as "features", the client
             is not notified.
         """

@@ -84,9 +84,8 @@ class ConnectionEnd:
     def start_draining(self) -> None:
         """Begin to drain the connection: read nothing more, and let calls finish.
 
-        While `is_draining` is true, ServerConnection reads nothing, and calls close_when_idle()
-        whenever a call has ended. After drain_s seconds, the calls that still run get an error
-        response, and the connection is closed.
+        The owner must call close_when_idle() whenever a call has ended. After drain_s seconds, the
+        calls that still run get an error response, and the connection is closed.
         """
         if not self.is_draining:
             self.is_draining = True

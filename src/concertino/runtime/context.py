@@ -311,13 +311,13 @@ class CallCaller(Struct, eq=False):
 class PostedMessages:
     """A queue of the messages that the threads of one call want to send.
 
-    The event loop sends the messages in order, and before the call's result. The loop is woken only
-    once for all messages in the queue. A message is stored as a callback that sends the message.
+    The event loop sends the messages in order, and before the call's result.
     """
 
     def __init__(self, connection: CallConnection, request: SessionRequest) -> None:
         self._connection = connection
         self._request = request
+        # The functions that send the messages. The loop is woken once for all of them.
         self._callbacks: list[Callback] = []
         # The newest progress that did not fit into the list; it is sent after the list.
         self._newest_progress: Callback | None = None

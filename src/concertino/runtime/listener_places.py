@@ -24,10 +24,11 @@ __all__ = ["ListenerPlaces", "client_identity", "places_per_listener"]
 def places_per_listener(max_connections: int, listeners: int) -> int:
     """Return how many clients each listener may have, at least 1.
 
-    With one listener that is max_connections. Several listeners share half of the file descriptors
-    that this process may open, so that the clients of one listener cannot use them all up.
+    One listener may have max_connections clients. Several listeners also share half of the file
+    descriptors that this process may open.
     listeners: the number of listeners.
     """
+    # Without a share for each, the clients of one listener could use up all descriptors.
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if listeners < 2 or descriptors == resource.RLIM_INFINITY:
         return max_connections

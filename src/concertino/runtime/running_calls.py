@@ -70,9 +70,7 @@ def call_of(task: asyncio.Task[Any]) -> str | None:
 def place_of_thread(thread: int) -> Place | None:
     """Return the line of the server author's code that a thread executes.
 
-    The stack of the main thread also contains the frames that have called concertino, such as the
-    line with server.run(); they are ignored. If a handler only executes code of libraries, the
-    innermost line is returned.
+    If a handler only executes code of libraries, the innermost line is returned.
     thread: the thread's identifier, from threading.get_ident().
     Returns None if there is no such thread, or if it executes concertino's own code.
     """
@@ -82,8 +80,9 @@ def place_of_thread(thread: int) -> Place | None:
         frames.append(frame)
         frame = frame.f_back
 
-    # The innermost frame comes first, so the frames before the first one of concertino are those
-    # that concertino has called.
+    # The innermost frame comes first. The frames before the first frame of concertino are the
+    # frames that concertino has called. Ignore those that have called concertino, such as the line
+    # with server.run().
     ours = [index for index, item in enumerate(frames) if item.f_code.co_filename.startswith(_OURS)]
     called = frames[: ours[0]] if ours else frames
     own = [item for item in called if not _is_library(item.f_code.co_filename)] or called

@@ -40,8 +40,7 @@ class ShutdownWatchdog:
     """Ends the process at the latest drain_s + LEAVE_S seconds after its shutdown has begun.
 
     The shutdown begins when this object is called like a function. It also begins when the input
-    ends while a handler blocks the event loop, so that the loop cannot notice the end. The watchdog
-    is a thread, because the event loop may be blocked.
+    ends while a handler blocks the event loop, so that the loop cannot notice the end.
 
     loop: the event loop, which may be blocked.
     reading: the file descriptor of the input, to notice its end; -1 if there is none.
@@ -248,12 +247,10 @@ def exit_process(code: int, writer: BoundedWriter) -> NoReturn:
 
 
 def _end_pools() -> None:
-    """End the worker processes of ProcessPoolExecutors that the program has not shut down.
-
-    Python's normal exit tells the workers to end, but os._exit does not. Without this function,
-    multiprocessing's atexit function would wait for the workers, and these for work, until the
-    timer of exit_process() ends the process. There is no public way to find the pools.
-    """
+    """End the worker processes of ProcessPoolExecutors that the program has not shut down."""
+    # Python's normal exit tells the workers to end, but os._exit does not. Otherwise the atexit
+    # function of multiprocessing would wait for the workers, and the workers for work, until the
+    # timer of exit_process() ends the process. There is no public way to find the pools.
     managers: list[Any] = list(
         getattr(sys.modules.get("concurrent.futures.process"), "_threads_wakeups", ())
     )

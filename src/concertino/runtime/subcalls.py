@@ -46,10 +46,8 @@ SHOWN_NAMES = 3
 class SubcallContext(ContextWrapper):
     """A Context whose call_tool() calls tools of the same server.
 
-    make_subcall_context() makes one for each subcall that the handler of a client's call makes. The
-    handler of the called tool gets another SubcallContext as its context.
-
-    progress() sends nothing. All other methods are forwarded to `inner`.
+    The called tool also gets a SubcallContext, as its context. progress() sends nothing. All other
+    methods are forwarded to `inner`.
 
     inner: the context of the client's call, or a wrapper around it.
     backend: the outermost backend, with all guards, which handles the subcalls.

@@ -328,13 +328,13 @@ def _start_on_3_11(
 ) -> Start[Subject]:
     """Return a function start(work, subject) that imitates the eager tasks of Python 3.12.
 
-    start() runs the first step of the coroutine `work` at once. It returns the coroutine's task, or
-    None if the coroutine has ended. At the end, on_done(subject, result, exception) is called.
-    During the first step, asyncio.current_task() must return the coroutine's task. _enter_task()
-    and _leave_task() achieve this; the section "Extending" of asyncio's documentation describes
-    them. If a task calls start(), that task is left during the first step, as eager tasks do.
+    The returned function is described at eager_task_runner().
+    base: the context variables of which each coroutine gets a copy.
     """
 
+    # During the first step, asyncio.current_task() must return the coroutine's task. _enter_task()
+    # and _leave_task() achieve this (asyncio documentation, "Extending"). If a task calls start(),
+    # that task is left during the first step, as eager tasks do.
     def start(work: Work, subject: Subject) -> asyncio.Task[None] | None:
         context = base.copy()
         caller = asyncio.current_task(loop)

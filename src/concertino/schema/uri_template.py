@@ -140,10 +140,9 @@ class UriTemplate:
     def match(self, uri: str) -> dict[str, Value] | None:
         """Return the values of the variables in a URI: name -> value, percent-decoded.
 
-        Returns None if the URI does not match. For example, `note://{id}` matches `note://7` with
-        {"id": "7"}, but not `note://7/8`: {id} matches no reserved characters such as `/`, while
-        {+id} does. Values that could be used for path traversal do not match. The module docstring
-        has all rules.
+        Returns None if the URI does not match, or if a value could be used for path traversal. For
+        example, `note://{id}` matches `note://7` with {"id": "7"}, but not `note://7/8`. The module
+        docstring has all rules.
         Raises ValueError if match() does not support the template, as check() does.
         """
         pattern = self._compile()

@@ -577,8 +577,8 @@ class ChildProcess(PollingConnection):
 class _ReceiverProxy:
     """The Receiver between the pipe and the user's receiver. It forwards all events but the end.
 
-    ChildProcess handles the end of input. It reports the end to the user's receiver later, when the
-    exit status is known and all of stderr was read.
+    ChildProcess reports the end to the user's receiver later, when the exit status is known and all
+    of stderr was read.
     """
 
     def __init__(self, receiver: Receiver, child: ChildProcess) -> None:

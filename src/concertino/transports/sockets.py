@@ -80,14 +80,12 @@ class SocketConnection(PipeConnection):
             self._loop.call_soon(self._check_peer)
 
     def _check_peer(self) -> None:
-        """Report a disconnect if the peer has closed its socket. Called after the end of input.
-
-        The peer may also have closed only the writing half of its socket (shutdown) and wait for
-        responses. On a Unix socket these two cases can be distinguished; on TCP only after the peer
-        has sent a reset.
-        """
+        """Report a disconnect if the peer has closed its socket. Called after the end of input."""
         if self._receiver is None or self._output.broken:
             return
+        # The peer may also have closed only the writing half of its socket (shutdown) and wait for
+        # responses. On a Unix socket these two cases can be distinguished; on TCP only after the
+        # peer has sent a reset.
         poll = select.poll()
         # No events are requested, but POLLHUP and POLLERR are always reported.
         poll.register(self._out, 0)
@@ -98,12 +96,13 @@ class SocketConnection(PipeConnection):
 class AcceptedSocket(SocketConnection):
     """The server's end of a socket. It closes itself if the client speaks HTTP or TLS.
 
-    Any web page can make a browser send a POST request to a port of this machine, and the body of
-    the request may be a line of JSON-RPC. Therefore the connection ends after a first line that
-    looks like HTTP or TLS. It also ends if the first line does not look like JSON and is longer
-    than MAX_FIRST_LINE_BYTES.
+    The connection ends after a first line that looks like HTTP or TLS, or that is longer than
+    MAX_FIRST_LINE_BYTES and does not look like JSON.
     name: the name of the client, for the log.
     """
+
+    # Any web page can make a browser send a POST request to a port of this machine, and the body of
+    # the request may be a line of JSON-RPC.
 
     def __init__(
         self,
