@@ -114,9 +114,9 @@ class RegistrationError(ConcertinoError):
 
 
 class NotRegistered(ConcertinoError, KeyError):
-    """Raised when a tool, prompt or resource is to be removed or hidden, and none has this name.
+    """Raised by methods that remove or hide a tool, prompt or resource that is not registered.
 
-    The text contains the most similar name that is registered, if there is a similar one.
+    The text suggests the most similar registered name, if there is a similar one.
     """
 
     def __str__(self) -> str:
@@ -134,7 +134,7 @@ class TargetError(ConcertinoError):
 
 
 class ToolError(ConcertinoError):
-    """Tells the caller of a tool what went wrong; raise it in the tool with a text of your own.
+    """Raised by a tool to tell its caller what went wrong.
 
         raise ToolError("there is no shelf for 'apples'")
         raise ToolError(
@@ -145,17 +145,17 @@ class ToolError(ConcertinoError):
         )
 
     Pass the text alone, or a code and the text. The text becomes the content of a result with
-    `isError: true`, which the model sees. With a code or with keyword arguments, the content is
-    instead a JSON object that programs can read: `error` (the text), `code` (without one,
-    `TOOL_FAILED`), `suggestion` (what the caller can do), and all other keyword arguments under
-    their own names.
+    `isError: true`, which the model sees. If a code or keyword arguments are passed, the content is
+    a JSON object instead, which programs can read. Its members are `error` (the text), `code`
+    (`TOOL_FAILED` if none was passed), `suggestion` (what the caller can do), and all other keyword
+    arguments under their own names.
 
-    If a tool raises any other exception, the client gets a result with `isError: true` too. Its
-    text is then `TypeName: text`, shortened and without secrets, and the traceback is logged.
+    If a tool raises an exception of another class, the client gets a result with `isError: true`
+    and the text `TypeName: text`, shortened and without secrets. The traceback is logged.
 
     Attributes:
-    message: the text; str() returns it, too.
-    body: the JSON object; None if there is only a text.
+    message: the text, which str() returns too.
+    body: the JSON object; None if only a text was passed.
     """
 
     def __init__(
@@ -167,13 +167,18 @@ class ToolError(ConcertinoError):
         suggestion: str | None = None,
         **extra: Any,
     ) -> None:
+        is_text_only = message is None and suggestion is None and not extra
         # A single positional argument is the text and not the code.
-        super().__init__(*((code,) if message is None else (code, message)))
-        self.message = str(code if message is None else message)
+        if message is None:
+            super().__init__(code)
+            code, message = "TOOL_FAILED", code
+        else:
+            super().__init__(code, message)
+        self.message = str(message)
 
         self.body: dict[str, Any] | None = None
-        if message is not None or suggestion is not None or extra:
-            own = {"error": self.message, "code": "TOOL_FAILED" if message is None else code}
+        if not is_text_only:
+            own = {"error": self.message, "code": code}
             if suggestion is not None:
                 own["suggestion"] = suggestion
             # The first `own` puts these keys first; the second one protects them from `extra`.
@@ -201,8 +206,8 @@ class RpcError(ConcertinoError):
     data: any JSON value; None for no data.
 
     Attribute:
-    revision: the protocol revision of the server whose error a proxy passes on; "" for all other
-        errors. Some codes differ between revisions, and are translated for the client.
+    revision: if a proxy passes on the error of a server, the protocol revision of that server;
+        otherwise "". Some codes differ between revisions, so they are translated for the client.
     """
 
     def __init__(
@@ -224,11 +229,11 @@ class RpcError(ConcertinoError):
 class ResourceNotFound(RpcError):
     """There is no resource with this URI.
 
-    The function of a resource template raises it for a URI without a resource. Returning None has
-    the same effect. The client gets the error -32602 (before MCP 2026-07-28: -32002) with the URI
-    in the data (server/resources "Error Handling").
+    The function of a resource template raises it, or returns None, if it has no resource for the
+    requested URI. The client gets the error -32602, or -32002 before MCP 2026-07-28. The data of
+    the error contains the URI (server/resources "Error Handling").
 
-    uri: the URI; by default the URI that the client has sent.
+    uri: the URI; "" for the URI that the client has requested.
     """
 
     def __init__(self, uri: str = "") -> None:
@@ -239,11 +244,11 @@ class ResourceNotFound(RpcError):
 class MissingCapability(RpcError):
     """The client has not declared the capability that a client request needs.
 
-    A client request is a request of a server to its client. The methods elicit(), sample(), roots()
-    and ask() of Context send one, and raise this error. A handler may catch it to continue without
-    the client's answer. Otherwise the client gets the error -32021 with `data.requiredCapabilities`
-    (MCP 2026-07-28 basic/index "Error codes"). Before 2026-07-28, a tool call gets a result with
-    `isError` and the text of this error instead.
+    The methods elicit(), sample(), roots() and ask() of Context send a client request, which is a
+    request of a server to its client, and raise this error. A handler may catch it to continue
+    without the client's answer. Otherwise the client gets the error -32021 with
+    `data.requiredCapabilities` (MCP 2026-07-28 basic/index "Error codes"). A client of an earlier
+    revision that has called a tool gets a result with `isError` and the text of this error instead.
 
     required: the capabilities that the client would have to declare, such as {"roots": {}}.
     """
@@ -262,8 +267,9 @@ class InsufficientScope(RpcError):
     gets the error -31003.
 
     scopes: all scopes that the call needs, such as {"files:write"}.
-    Raises ValueError for a scope that is empty or contains anything but printable ASCII without
-    blanks, quotes and backslashes.
+    Raises ValueError for a scope that is empty, or contains a character that a scope may not have:
+    a blank, a quote, a backslash, a control character or a character outside ASCII (RFC 6749,
+    section 3.3).
     """
 
     def __init__(self, scopes: Collection[str]) -> None:
@@ -276,8 +282,8 @@ class InvalidClientResponse(RpcError):
 
     The methods elicit(), sample(), roots() and ask() of Context raise it. The text names the
     request, the expected and the actual value. If the handler does not catch this error, the client
-    gets the error -32602. Before MCP 2026-07-28, a tool call gets a result with `isError` and the
-    text of this error instead.
+    gets the error -32602. A client of a revision before MCP 2026-07-28 that has called a tool gets
+    a result with `isError` and the text of this error instead.
     """
 
     def __init__(self, text: str) -> None:
@@ -297,8 +303,8 @@ class Suspended(BaseException):
 class AuthorizationError(ConcertinoError):
     """A client could not get or use an access token for a server over HTTP.
 
-    If the user can do something, such as `concertino login URL`, the text says so. The text
-    contains no token and no authorization code.
+    The text says what the user can do, such as `concertino login URL`, if anything. It contains no
+    token and no authorization code.
     """
 
 
@@ -360,7 +366,7 @@ class NotAServer(ProtocolError):
 class Disconnected(ConcertinoError):
     """The connection ended before the response arrived (MCP 2026-07-28 basic/index).
 
-    The side that waits for the response raises it. The text contains the values of the attributes,
+    The side that waits for the response raises it. The text contains `exit_status` and `stderr`,
     too.
 
     exit_status: if the server was a process that has ended, its exit code, or minus the number of
@@ -380,10 +386,10 @@ class Disconnected(ConcertinoError):
 
 
 def check_scopes(scopes: Collection[str]) -> frozenset[str]:
-    """Return the scopes of an option as a set.
+    """Return scopes as a set.
 
-    Raises ValueError if `scopes` is a str and not a collection of strings, and for a string that is
-    not a scope (RFC 6749, section 3.3).
+    Raises ValueError if `scopes` is a single str instead of a collection, or contains a string that
+    is not a scope (RFC 6749, section 3.3).
     """
     if isinstance(scopes, str):
         raise ValueError(f"scopes: expected a set such as {{{scopes!r}}}, got the text {scopes!r}")

@@ -70,14 +70,15 @@ def install_extra(extra: str) -> str:
     if source is None:
         return install_package(f"'.[{extra}]'") + " in a checkout of concertino"
     path, is_editable = source
-    return install_package(f"{'-e ' * is_editable}'{path}[{extra}]'")
+    requirement = f"'{path}[{extra}]'"
+    return install_package(f"-e {requirement}" if is_editable else requirement)
 
 
 def install_package(requirement: str) -> str:
     """Return the command that installs a package for the running interpreter.
 
-    In a temporary environment of `uvx` or `uv run --with`, the returned text says how to change
-    that command.
+    If the interpreter runs in a temporary environment of `uvx` or `uv run --with`, returns a
+    sentence that says how to change the `uvx` or `uv run` command.
     requirement: the requirement for pip, quoted for a shell.
     """
     if runs_in_uv_cache():
@@ -94,8 +95,8 @@ def install_package(requirement: str) -> str:
 def dependency(version: str) -> str | None:
     """Return the requirement (PEP 508) with which a pyproject.toml depends on concertino.
 
-    It is `concertino>=VERSION`. Before the first release, it names the checkout or wheel from which
-    this concertino was installed. Returns None if that is not known.
+    After the first release, this is `concertino>=VERSION`. Before it, the requirement names the
+    checkout or wheel from which this concertino was installed. Returns None if neither is known.
     version: the version of this concertino.
     """
     if RELEASED:
@@ -134,7 +135,8 @@ def runs_in_uv_cache() -> bool:
     """Return whether this environment is a temporary one of `uvx` or `uv run --with`."""
     from pathlib import Path
 
-    # Such environments are CACHE/archive-v0/ID and CACHE/builds-v0/ID. The file marks the cache.
+    # Such environments are CACHE/archive-v0/ID and CACHE/builds-v0/ID, where CACHE is uv's cache
+    # directory. uv writes CACHEDIR.TAG into it.
     tag = Path(sys.prefix, "..", "..", "CACHEDIR.TAG")
     return sys.prefix != sys.base_prefix and tag.is_file()
 

@@ -25,13 +25,10 @@ FROZEN = 1000
 
 
 def load(name: str) -> ModuleType:
-    """Import a module by its absolute name and return it, with garbage collection paused.
-
-    Imported modules stay in memory, so there is nothing to collect during an import. Without the
-    pause, the collector runs about forty times between the start of a server and its first
-    response, which takes 5 % of that time. After the import, all objects are in the oldest
-    generation of the collector, which it examines rarely.
-    """
+    """Import a module by its absolute name and return it, with garbage collection paused."""
+    # Imported modules stay in memory, so there is nothing to collect during an import. Without the
+    # pause, the collector runs about forty times between the start of a server and its first
+    # response, which takes 5 % of that time.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -41,7 +38,8 @@ def load(name: str) -> ModuleType:
         # too.
         if gc.get_freeze_count() < FROZEN:
             gc.freeze()
-            # unfreeze() moves all objects into the oldest generation.
+            # unfreeze() moves all objects into the oldest generation, which the collector examines
+            # rarely.
             gc.unfreeze()
         if collecting:
             gc.enable()
@@ -92,12 +90,13 @@ def lazy_names(
 class LazyDescription:
     """A method whose signature and docstring are completed when they are first read.
 
-    When the method is read from the class, as help() and inspect do, `describe` is called, and the
-    function itself takes the place of this object. A call of the method on an instance does
-    neither.
+    Assign an object of this class to the name of the method in the class body. When help(), inspect
+    or other code reads the method from the class, this object calls `describe` and then puts the
+    function in its own place in the class. A call of the method on an instance only calls the
+    function.
 
     function: the method.
-    describe: completes the signature and docstring of the function. It may import other modules.
+    describe: completes the signature and docstring of the function that it is called with.
     """
 
     def __init__(self, function: FunctionType, describe: Callable[[FunctionType], object]) -> None:
@@ -121,7 +120,7 @@ class LazyDescription:
         return self._function(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the function. `help(server.tool)` reads its attributes here."""
+        """Return an attribute of the function. help() reads `__name__` and others here."""
         return getattr(self._described(), name)
 
     @property

@@ -79,10 +79,10 @@ def hint_keywords(function: F) -> F:
 
 
 def hint_keywords_or(advice: str) -> Callable[[F], F]:
-    """Return a decorator that adds a suggestion or an advice to errors for unknown keywords.
+    """Return a decorator for functions whose errors for unknown keywords shall contain an advice.
 
-    The TypeError suggests the parameter with a similar name. If there is none, it ends with
-    `advice`.
+    The TypeError for an unknown keyword suggests the parameter with a similar name. If no parameter
+    has a similar name, the error ends with `advice`.
     """
 
     def decorate(function: F) -> F:

@@ -1,14 +1,15 @@
 """Estimates the number of tokens that a text has for a language model, without a vocabulary.
 
-The estimate is an upper limit: at least 99 % of texts (English prose, source code, Chinese,
-Japanese and Korean, from 250 characters on) have no more tokens in the vocabularies of OpenAI's
-models, and of Claude (as far as Anthropic has published it), Qwen 3 and Gemma 3. For prose and code
-it is 10 to 30 % too high on average, least with Gemma 3, most with OpenAI's.
+The estimate is an upper limit. At least 99 % of the measured texts have no more tokens than
+estimated. The texts were English prose, source code, Chinese, Japanese and Korean of 250 characters
+or more. The vocabularies were those of OpenAI's models, of Claude (as far as Anthropic has
+published it), of Qwen 3 and of Gemma 3. For prose and code, the estimate is 10 to 30 % too high on
+average: least for Gemma 3, most for OpenAI's models.
 
 Tokenizers first split a text into words, numbers, punctuation and so on. The estimate imitates
-this: each byte of the text is replaced by a class such as "lower case letter", and the occurrences
-of some patterns of classes are counted, weighted and added up. docs/decisions/0009 describes how
-the weights were found.
+tokenizers: it replaces each byte of the text by a class such as "lower case letter", counts how
+often some patterns of classes occur, and adds up the weights of these occurrences.
+docs/decisions/0009 describes how the weights were found.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ __all__ = ["estimate", "round_up", "weigh"]
 # of tokens of short texts vary most.
 START = 4000
 
-# (pattern of classes, weight of each occurrence). The classes are `a` for a lower case letter, `A`
-# for an upper case letter, `0` for a digit, `.` for punctuation, and a tab for control characters.
-# Spaces and newlines are classes of their own. `aaaaaaaa` counts the tokens of words that are too
-# long for one token.
+# (pattern of classes, weight of each occurrence). The class of a lower case letter is `a`, of an
+# upper case letter `A`, of a digit `0`, of punctuation `.`, and of a control character a tab. A
+# space and a newline are their own classes. `aaaaaaaa` counts the tokens of words that are too long
+# for one token.
 ASCII_WEIGHTS = (
     (b"A", 640),
     (b"0", 650),
@@ -103,10 +104,10 @@ def estimate(text: str) -> int:
 
 
 def weigh(text: str) -> int:
-    """Return the weight of a text: about 1000 for each token. round_up() makes tokens of it.
+    """Return the weight of a text: about 1000 for each token.
 
-    The weights of the parts of a text can be added, if each part but the first begins with a
-    newline.
+    round_up() converts a weight to a number of tokens. The weight of a text is the sum of the
+    weights of its parts, if each part but the first begins with a newline.
     """
     classes = text.encode("utf-8", "surrogatepass").translate(_CLASSES)
     # The weights are integers, so that the result is the same on every machine.
@@ -118,4 +119,5 @@ def weigh(text: str) -> int:
 
 def round_up(weight: int) -> int:
     """Return the estimated number of tokens of a text with this weight."""
-    return -(-(START + weight) // 1000)
+    # Rounded up.
+    return (START + weight + 999) // 1000

@@ -52,6 +52,7 @@ __all__ = [
 
 # Every integer up to this number is exact as a double.
 EXACT = 2**53
+# Unquoted scalar -> its value, for all that are neither numbers of digits nor strings.
 _WORDS: Mapping[str, bool | float | None] = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
@@ -110,7 +111,7 @@ class YamlNode(Struct, frozen=True):
         of its pairs (node of the key, node of the value).
     tag: the explicit tag in its long form, such as `tag:yaml.org,2002:int` for `!!int`; None if
         there is none.
-    plain: whether the node is a plain scalar: one without quotes, which is no block (`|` or `>`).
+    plain: whether the node is a plain scalar, which has no quotes and is not a block (`|` or `>`).
     line: the line number, from 1.
     """
 
@@ -335,13 +336,14 @@ def _read_mapping(node: YamlNode) -> dict[str, Any]:
             problem = f"has the key {key.value[:80]!r} already in line {lines[key.value]}"
             raise InvalidYaml(key.line, problem)
         lines[key.value] = key.line
-        if key.value == MERGE and (key.plain if key.tag is None else key.tag == f"{_TAG}merge"):
+        has_merge_tag = key.plain if key.tag is None else key.tag == f"{_TAG}merge"
+        if key.value == MERGE and has_merge_tag:
             merged = value
             continue
         name = _decode_binary(key) if key.tag == f"{_TAG}binary" else key.value
         if key.tag is not None:
-            # The key stays a string, but must have a form that its tag allows. Otherwise this
-            # raises.
+            # The key stays a string. read_value() raises InvalidYaml if the key does not have the
+            # form that its tag requires, as in `!!int x`.
             read_value(key)
         members[name] = read_value(value)
 
@@ -366,6 +368,7 @@ def resolve_plain(text: str) -> Any:
     """Return the value of an unquoted scalar: None, a bool, a number or the string itself."""
     if text in _WORDS:
         return _WORDS[text]
+    # The text is not empty: "" is one of the words.
     first = text[0]
     if first == ".":
         return _to_float(text) if _FLOAT.fullmatch(text) else text
@@ -397,12 +400,14 @@ def _to_float(digits: str, text: str | None = None) -> int | float | str:
     """Return a number, or a string if the number is too large for a double.
 
     digits: the number without underscores.
-    text: the string to return in this case; None for `digits`.
+    text: the string to return for a number that is too large; None for `digits`.
     """
     number = float(digits)
     if not isfinite(number):
         return digits if text is None else text
-    if number.is_integer() and abs(number) <= EXACT and (number or str(number)[0] != "-"):
+    # An int has no negative zero.
+    is_negative_zero = number == 0 and str(number) == "-0.0"
+    if number.is_integer() and abs(number) <= EXACT and not is_negative_zero:
         return int(number)
     return number
 

@@ -193,11 +193,16 @@ class _Writer:
 
     def _write_literal(self, text: str, indent: int) -> None:
         """Write a string as a literal block, with one line for each of its lines."""
-        # YAML's names: the indentation indicator, and the chomping indicator: `-` if the string
-        # does not end with a newline, `+` if it ends with more than one.
-        hint = str(INDENT) if text[0] == " " else ""
-        chomp = "-" if text[-1] not in _BREAKS else "+" if text[-2] in _BREAKS else ""
-        self._write_word(f"|{hint}{chomp}")
+        # What YAML calls the indentation indicator: without it, readers would count the spaces at
+        # the beginning of the text as indentation.
+        indentation = str(INDENT) if text[0] == " " else ""
+        # What YAML calls the chomping indicator: how many newlines the text ends with.
+        chomping = ""
+        if text[-1] not in _BREAKS:
+            chomping = "-"
+        elif text[-2] in _BREAKS:
+            chomping = "+"
+        self._write_word(f"|{indentation}{chomping}")
         for line in text.removesuffix("\n").split("\n"):
             self._break()
             if line:
@@ -279,7 +284,8 @@ def _is_readable_literal(text: str, relative_indent: int) -> bool:
 
     relative_indent: the indentation of the block, relative to its parent.
     """
-    if _ESCAPED.sub("", text) != text.replace("\t", "") or any(c in "\u2028\u2029" for c in text):
+    # Of the escaped characters, only the tab may be in a literal block.
+    if _ESCAPED.search(text.replace("\t", "")) or any(c in "\u2028\u2029" for c in text):
         return False
     if text[-1] == " " or " \n" in text or text[0] == "\n":
         return False
@@ -369,7 +375,9 @@ def _natural_order(left: tuple[str, Any], right: tuple[str, Any]) -> int:
         if x_letter and y_letter:
             return -1 if x < y else 1
         if x_letter or y_letter:
-            return -1 if (x_letter if after_digit else y_letter) else 1
+            # A letter comes before another character after a digit, and otherwise after it.
+            is_left_first = x_letter if after_digit else y_letter
+            return -1 if is_left_first else 1
         return _compare_numbers(a, b, index)
     return len(a) - len(b)
 
@@ -379,8 +387,8 @@ def _compare_numbers(a: str, b: str, index: int) -> int:
 
     index: the position of the first character that differs. In neither key is it a letter.
     """
-    # A 0 must not be read as a leading one if a digit before it, which both keys share, is not 0.
-    # Begin both numbers with a 1 then.
+    # If one of the keys has a 0 here, it is a leading zero only if the digits before it, which both
+    # keys share, are zeros too. Otherwise put a 1 before both numbers, so that the 0 counts.
     start = 0
     if "0" in (a[index], b[index]):
         before = index

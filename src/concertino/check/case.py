@@ -24,22 +24,22 @@ SECTIONS = {
 }
 
 
-class Case(Struct, frozen=True):
+class Case(Struct, frozen=True, kw_only=True):
     """One test of a server: a fault, and how the server must react.
 
     name: lower-case letters, digits and hyphens. Users select cases by it, so it never changes.
     section: a key of SECTIONS.
-    does: what the check does, for people; continues "it ...".
+    does: what the check does, for people: the rest of a sentence that begins with "it".
     expected: the expected reaction, for people.
     source: the page of the specification that demands the reaction, or "policy" for a rule of this
         project.
     run: causes the fault and checks the reaction. It raises a CheckFinding that says what is wrong,
         or records findings in the context.
-    needs: what the server must support, or else the case is skipped: names of tools (keys of
-        server_under_test.TOOLS), and "legacy" or "modern" if the server must support that era in
-        addition to the era of the session.
-    era: the era of the session: "modern" for 2026-07-28, "legacy" for earlier revisions; "" if it
-        does not matter.
+    needs: what the server must support; otherwise the case is skipped. Each item is the name of a
+        tool (a key of server_under_test.TOOLS), or an era, "legacy" or "modern", that the server
+        must support in addition to the era of the session.
+    era: the era of the session: "modern" for 2026-07-28, "legacy" for earlier revisions; "" for the
+        era in which the server was tried first.
     opens: whether the session is opened before run() is called.
     stdio: what stdin, stdout and stderr of the server are, such as pipes or files; None for three
         pipes.

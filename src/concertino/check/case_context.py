@@ -69,9 +69,10 @@ class CaseContext:
     settings: the time limits of the check, which users can change.
     expected: (type of an id, id) of a request -> how many responses it may get. The type is needed
         because 1 and 1.0 are equal in Python.
-    malformed_lines: how many lines were sent to which the server may respond without an id.
-    allows_unknown_id: returns whether the server may send a response with this id, which was never
-        sent. By default it may not.
+    malformed_lines: how many malformed lines were sent; to each the server may send a response
+        without an id.
+    allows_unknown_id: called with the id of a response that belongs to no request; returns whether
+        the server may send it. By default it may not.
     """
 
     def __init__(
@@ -121,11 +122,8 @@ class CaseContext:
 
     @property
     def start_grace_s(self) -> float:
-        """Return how many seconds to wait for a first response that may never come.
-
-        This is four times as long as the server took to open a session before the first case, and
-        at least 2 s.
-        """
+        """Return how many seconds to wait for a first response that may never come."""
+        # Four times as long as the server took to open a session before the first case.
         return max(2.0, 4 * self.server.opening_s)
 
     # Making messages
@@ -151,7 +149,9 @@ class CaseContext:
         """
         id = self.new_id() if id is None else id
         whole_params = dict(params or {})
-        if self.modern if modern is None else modern:
+        if modern is None:
+            modern = self.modern
+        if modern:
             meta: Message = {VERSION: MODERN, CAPABILITIES: {}}
             whole_params["_meta"] = {**meta, **whole_params.get("_meta", {})}
         # The method is the name of the request in findings.
@@ -338,9 +338,10 @@ class CaseContext:
         raise Hang(text)
 
     def require_results(self, ids: Sequence[Id], within_s: float | None = None) -> None:
-        """Wait for a result to each id. Raises Violation for an error response.
+        """Wait for a result to each id.
 
-        Raises Crash, Hang or Violation when a response is missing.
+        Raises Violation for an error response, and Crash, Hang or Violation if a response is
+        missing.
         """
         self.wait_for_responses(ids, within_s)
         for id in ids:
@@ -450,7 +451,7 @@ class CaseContext:
         """
         message = self.make_ping()
         key: IdKey = (int, message["id"])
-        watch = process_stats.Stopwatch(self.process.pid)
+        stopwatch = process_stats.Stopwatch(self.process.pid)
         try:
             self.send(message)
         except Hang:
@@ -463,11 +464,11 @@ class CaseContext:
             return False
 
         arrival = self.process.output.arrival_times[key]
-        took_s = arrival - watch.began
+        took_s = arrival - stopwatch.began
         # A server on a busy machine is not slow because it has waited for a CPU. Subtract this time
         # for late responses only, because reading it from /proc takes long.
         if took_s > self.settings.served_s:
-            took_s = watch.elapsed_s(arrival)
+            took_s = stopwatch.elapsed_s(arrival)
         if took_s > self.settings.served_s:
             allowed = f"{self.settings.served_s:g} s are allowed"
             self.report_deviation(f"the next request was served after {took_s:.1f} s; {allowed}")
@@ -479,10 +480,8 @@ class CaseContext:
             raise Hang(f"the next request was not answered in {self.settings.timeout_s:g} s")
 
     def wait_for_stragglers(self) -> None:
-        """Read output for a short time, so that messages which should not arrive are noticed.
-
-        The time is short, because every case with such messages waits for all of it.
-        """
+        """Read output for a short time, so that messages which should not arrive are noticed."""
+        # Every case that calls this waits for all of the time, so it is short.
         self.process.read_for(min(0.05, self.settings.grace_s))
 
     def read_for(self, seconds: float) -> None:

@@ -23,10 +23,10 @@ RANK: dict[Verdict, int] = {
 class CheckFinding(Exception):
     """Says that the server did something unexpected, or that the case cannot run.
 
-    Raise it to end the case, or pass it to CaseContext.report() to continue. The text says what
-    happened.
+    A case raises a CheckFinding to end, or passes it to CaseContext.report() to continue. The text
+    says what happened.
 
-    verdict: the verdict of the case, unless it has a worse finding.
+    verdict: the verdict on the case, unless the case has another finding with a worse verdict.
     """
 
     verdict: Verdict = "wrong"
@@ -35,8 +35,8 @@ class CheckFinding(Exception):
 class Violation(CheckFinding):
     """The server broke a MUST of JSON-RPC or MCP, or one of the invariants in invariants.py.
 
-    If the check sends malformed input, it breaks the rules first. Then only breaking an invariant
-    is a Violation.
+    After malformed input, only a broken invariant is a Violation, because the check itself has
+    broken the rules of the protocol first.
     """
 
 

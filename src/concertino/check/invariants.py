@@ -25,9 +25,9 @@ MIB = 2**20
 SPARE_BYTES = 64 * MIB
 # This many descriptors may be opened during a case and stay open, such as a log file.
 SPARE_DESCRIPTORS = 4
-# If the case has sent only valid messages, a memory that grows by LEAK_BYTES more than is allowed,
-# or more than LEAK_DESCRIPTORS, is a Violation: a server with such a leak soon ends. A smaller
-# growth is a Deviation.
+# A larger growth of the memory or of the number of descriptors is a Deviation. It is a Violation if
+# the case has sent only valid messages and the memory has grown by LEAK_BYTES more than is allowed,
+# or the number of descriptors by more than LEAK_DESCRIPTORS: a server with such a leak soon ends.
 LEAK_BYTES = 256 * MIB
 LEAK_DESCRIPTORS = 64
 
@@ -98,14 +98,14 @@ def check_output(context: CaseContext) -> None:
 
 
 def check_shutdown(context: CaseContext) -> None:
-    """Close the server's stdin, as a client does. Report it if the server does not end well."""
+    """Close the server's stdin, as a client does. Report a crash, and processes that are left."""
     process = context.process
     if context.ended or process.exit_code is not None:
         return
 
     process.close_stdin()
-    # obeys_eof: whether the server has ended when its stdin was closed before the first case. If
-    # not, it will not end now either, so do not wait long.
+    # If the server has ignored the end of its input before the first case, it will ignore it now
+    # too, so do not wait long.
     within_s = 2.0 if context.server.obeys_eof else 0.2
     process.wait_until(lambda: process.exit_code is not None, within_s)
     code = process.exit_code

@@ -82,12 +82,13 @@ def parse_line(line: bytes, *, allow_batch: bool) -> list[Message] | StrayLine:
 
 
 def _find_error(message: Message) -> str:
-    """Return the reason why an object is not a JSON-RPC message; empty if it is one."""
+    """Return the reason why an object is not a JSON-RPC message; "" if it is one."""
     if message.get("jsonrpc") != "2.0":
         return 'jsonrpc is not "2.0"'
     if "method" in message:
         return _find_request_error(message)
-    if ("result" in message) is ("error" in message):
+    has_result, has_error = "result" in message, "error" in message
+    if has_result == has_error:
         return "neither or both of result and error, and no method"
 
     has_id = is_id(message.get("id"))
@@ -136,7 +137,7 @@ TRACES = (
 
 
 def find_stack_trace(message: Message) -> str:
-    """Return the text that marks a stack trace in a message; empty if there is none."""
+    """Return the text that marks a stack trace in a message; "" if there is none."""
     text = json.dumps(message, ensure_ascii=False).replace("\\n", "\n").replace("\\t", "\t")
     return next((mark.strip() for mark in TRACES if mark in text), "")
 
@@ -144,8 +145,9 @@ def find_stack_trace(message: Message) -> str:
 def excerpt(value: object, limit: int = 240) -> str:
     """Return a value as one line that is safe to print on a terminal.
 
-    Control and invisible characters are escaped, since the text comes from an untrusted server.
-    limit: the number of characters; the middle of a longer text is replaced by "...".
+    Control characters and invisible characters are escaped.
+    value: a text, or another value, which is written as JSON.
+    limit: the largest number of characters. The middle of a longer text is replaced by "...".
     """
     # Decode and escape only the beginning of a huge text.
     if isinstance(value, bytes | bytearray):
@@ -161,5 +163,7 @@ def excerpt(value: object, limit: int = 240) -> str:
     if len(text) <= limit:
         return text
 
+    # Show two thirds of the limit from the beginning, and a quarter from the end. A text that was
+    # cut above has no known end.
     tail = f"{text[-(limit // 4) :]} " if size <= 4 * limit else ""
     return f"{text[: limit * 2 // 3]} ... {tail}({size} in all)"

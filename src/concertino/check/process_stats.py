@@ -22,8 +22,8 @@ class ProcessStats(Struct, frozen=True):
     """Sums over all processes of a group.
 
     pids: the ids of the processes.
-    rss_bytes: their resident memory now.
-    peak_bytes: the sum of the peaks of each process's resident memory.
+    rss_bytes: the resident memory of the processes now.
+    peak_bytes: the largest resident memory that each process has had so far.
     descriptors: the number of open descriptors.
     threads: the number of threads.
     cpu_s: the CPU time since the processes were started, in seconds.
@@ -57,7 +57,14 @@ def measure(group: int) -> ProcessStats | None:
         peak += _parse_kib(status, "VmHWM:")
         threads += int(fields[17])
         cpu += (int(fields[11]) + int(fields[12])) / TICKS
-    return ProcessStats(frozenset(pids), rss, peak, descriptors, threads, cpu)
+    return ProcessStats(
+        pids=frozenset(pids),
+        rss_bytes=rss,
+        peak_bytes=peak,
+        descriptors=descriptors,
+        threads=threads,
+        cpu_s=cpu,
+    )
 
 
 def find_group_pids(group: int) -> list[int] | None:
@@ -82,9 +89,9 @@ def find_group_pids(group: int) -> list[int] | None:
 
 
 def bytes_read(group: int) -> dict[int, int]:
-    """Return process id -> how many bytes the process has read so far, for a process group.
+    """Return process id -> how many bytes the process has read so far; {} without /proc.
 
-    Empty if there is no /proc.
+    group: the id of the process group.
     """
     found: dict[int, int] = {}
     for pid in find_group_pids(group) or ():
@@ -150,7 +157,9 @@ class Stopwatch:
         until: the end of the time to measure, as a value of time.monotonic(); None for now.
         """
         waited_s = cpu_wait_s(self._group) - self._waited_before_s
-        return (time.monotonic() if until is None else until) - self.began - waited_s
+        if until is None:
+            until = time.monotonic()
+        return until - self.began - waited_s
 
 
 def _read_stat(pid: int) -> list[str]:

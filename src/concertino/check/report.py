@@ -51,7 +51,8 @@ class TerminalReport:
         if server.modern:
             eras.append("2026-07-28 (server/discover)")
         count = len(server.tool_names)
-        tools = f"{count} tool{'s' * (count != 1)}, {len(server.tools)} of them known to the cases"
+        noun = "tool" if count == 1 else "tools"
+        tools = f"{count} {noun}, {len(server.tools)} of them known to the cases"
         name = f"{server.name or 'a server'} {server.version}"
         # The text would not fit into 80 columns as one line.
         revision = "2026-07-28" if server.era == "modern" else server.revision
@@ -98,7 +99,9 @@ def _explain(result: CaseResult) -> list[str]:
     if result.verdict == "differs":
         stderr = stderr[-3:]
     for number, line in enumerate(stderr):
-        lines.append(f"      {'stderr' if not number else '':9} {line[:WIDTH]}")
+        # Only the first line has the heading.
+        heading = "stderr" if number == 0 else ""
+        lines.append(f"      {heading:9} {line[:WIDTH]}")
     return lines
 
 
@@ -197,8 +200,11 @@ def _describe_server(server: ServerUnderTest) -> dict[str, Any]:
     }
 
 
-def _format_paragraph(head: str, text: str) -> list[str]:
-    """Return the lines of a text, wrapped, indented and escaped, with the word `head` before it."""
+def _format_paragraph(heading: str, text: str) -> list[str]:
+    """Return the lines of a text, wrapped, indented and escaped.
+
+    heading: the word before the first line.
+    """
     safe = excerpt(text, 900)
-    wrapped = textwrap.wrap(safe, WIDTH, break_long_words=True, break_on_hyphens=False) or [""]
-    return [f"      {head if not number else '':9} {line}" for number, line in enumerate(wrapped)]
+    first, *rest = textwrap.wrap(safe, WIDTH, break_long_words=True, break_on_hyphens=False) or [""]
+    return [f"      {heading:9} {first}", *(f"      {'':9} {line}" for line in rest)]

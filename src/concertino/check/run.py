@@ -70,15 +70,12 @@ def select_cases(cases: Sequence[Case], patterns: Sequence[str]) -> list[Case]:
     if not patterns:
         return list(cases)
 
-    def matches(case: Case) -> bool:
-        return any(
-            str(case.section) == pattern
-            if pattern.isdigit()
-            else pattern in case.name or fnmatch.fnmatchcase(case.name, pattern)
-            for pattern in patterns
-        )
+    def matches(case: Case, pattern: str) -> bool:
+        if pattern.isdigit():
+            return str(case.section) == pattern
+        return pattern in case.name or fnmatch.fnmatchcase(case.name, pattern)
 
-    return [case for case in cases if matches(case)]
+    return [case for case in cases if any(matches(case, pattern) for pattern in patterns)]
 
 
 def run_cases(
@@ -87,9 +84,9 @@ def run_cases(
     on_result: Callable[[CaseResult], None],
     jobs: int = 1,
 ) -> list[CaseResult]:
-    """Run the cases, and return all results. At the end, even on Ctrl-C, kills all processes.
+    """Run the cases, each with a new process of the server, and return all results.
 
-    Each case runs with a new process of the server.
+    All processes are killed at the end, even on Ctrl-C.
 
     server: the facts about the server, from inspect_server().
     on_result: called with each result, in the order of the cases.
@@ -164,8 +161,7 @@ def _finish_case(context: CaseContext, findings: list[CheckFinding]) -> None:
 def _grade(case: Case, findings: Sequence[CheckFinding]) -> Verdict:
     """Return the worst verdict among the findings.
 
-    It is at most `differs` if can_fail of the case is False, as for an unusual environment that no
-    specification covers.
+    If can_fail of the case is False, the verdict is at most `differs`.
     """
     verdict: Verdict = "ok"
     for finding in findings:
@@ -219,8 +215,8 @@ def _inspect_era(server: ServerUnderTest, era: str) -> None:
         context = CaseContext(server, process, era)
         began = time.monotonic()
         try:
-            # If the server is known to be a legacy one, wait less for the response to
-            # server/discover, which it may ignore.
+            # If the server has opened a session by `initialize`, wait less for the response to
+            # server/discover, which the server may ignore.
             opening = context.open(within_s=server.settings.timeout_s if server.legacy else None)
         except CheckFinding as finding:
             raise type(finding)(_explain_failed_opening(process, finding)) from None
@@ -248,8 +244,9 @@ def _explain_failed_opening(process: ServerProcess, finding: CheckFinding) -> st
     # The usual causes are a greeting on stdout and an error that stderr names.
     lines = process.output.stray_lines
     stdout = f"; stdout held: {excerpt(lines[0].line)}" if lines else ""
-    stderr = process.stderr.format_last_lines(4)
-    return f"{finding}{stdout}{'; stderr: ' + stderr if stderr else ''}"
+    last_lines = process.stderr.format_last_lines(4)
+    stderr = f"; stderr: {last_lines}" if last_lines else ""
+    return f"{finding}{stdout}{stderr}"
 
 
 def _record_name(server: ServerUnderTest, opening: Message) -> None:

@@ -76,9 +76,9 @@ class ServerOutput:
             self.stray_lines.append(line)
 
     def reset_volume(self) -> None:
-        """Start to count bytes for MAX_OUTPUT_BYTES from zero again.
+        """Allow MAX_OUTPUT_BYTES again from now on.
 
-        Call this after dropping the messages received so far.
+        Call this after the messages received so far were dropped.
         """
         self._total_bytes = 0
 
@@ -94,9 +94,11 @@ class ServerOutput:
     def _add_message(self, message: Message, now: float) -> None:
         self.messages.append(message)
         id: object = message.get("id")
-        if "method" in message:
-            (self.requests if "id" in message else self.notifications).append(message)
-            if "id" in message and self.on_request is not None:
+        if "method" in message and "id" not in message:
+            self.notifications.append(message)
+        elif "method" in message:
+            self.requests.append(message)
+            if self.on_request is not None:
                 self.on_request(message)
         elif is_id(id):
             key: IdKey = (type(id), id)

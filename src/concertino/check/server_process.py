@@ -156,10 +156,10 @@ class ServerProcess:
     ) -> bool:
         """Read output until the condition is true. Returns whether it has become true.
 
-        Returns False after within_s seconds. Also returns False if the process and its children
-        have ended and all their output was read, because then nothing can change any more.
+        Returns False after within_s seconds, or earlier if the process and its children have ended
+        and all their output was read.
         condition: called after each event.
-        read_stdout: False to read only stderr meanwhile, as a client that is slow to read.
+        read_stdout: False to read only stderr meanwhile, like a client that is slow to read.
         """
         deadline = time.monotonic() + within_s
         while not condition():
@@ -237,9 +237,10 @@ class ServerProcess:
         """Write all the data to stdin. Output that arrives meanwhile is read and kept.
 
         Returns when the pipe has accepted the last byte, which the server may not have read yet.
-        within_s: how long to wait for that, in seconds. Raises Hang after it.
+        within_s: how many seconds to wait until the pipe has accepted all bytes.
         read_stdout: False to read only stderr meanwhile.
-        If the server has closed its stdin, raises Crash if the process has ended; otherwise Hang.
+        Raises Hang after within_s seconds. If the server has closed its stdin, raises Crash if the
+        process has ended, and otherwise Hang.
         """
         deadline = time.monotonic() + within_s
         rest = memoryview(data)
@@ -336,11 +337,13 @@ class ServerProcess:
     def wait_for_exit(self, within_s: float) -> bool:
         """Wait until the process and all processes that it started have ended.
 
-        Returns whether they have ended in time. If so, all their output was read.
+        Returns True if all have ended within within_s seconds. All their output was read then.
         """
-        if not self.wait_until(
-            lambda: self.exit_code is not None and not self.is_group_running(), within_s
-        ):
+
+        def have_all_ended() -> bool:
+            return self.exit_code is not None and not self.is_group_running()
+
+        if not self.wait_until(have_all_ended, within_s):
             return False
         # Read the last output from the pipes. Wait only a short time for their end, since a process
         # that has left the group may keep them open.

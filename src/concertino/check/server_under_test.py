@@ -41,9 +41,9 @@ class CheckSettings(Struct, frozen=True):
     orphan_s: how soon the server must end after its parent process has ended, which it may notice
         only after 5 s without input.
     message_limit_bytes: the largest message that the server is expected to accept.
-    era: "legacy" to check only revisions with a handshake, "modern" to check only 2026-07-28; None
-        to check both. With None, cases that need no certain era use "legacy" if the server supports
-        it.
+    era: "legacy" to check only revisions with a handshake, "modern" to check only 2026-07-28, None
+        to check both. With None, a case without an era of its own uses "legacy" if the server
+        supports it.
     """
 
     timeout_s: float = 10.0
@@ -126,8 +126,9 @@ class ServerUnderTest(Struct):
     tools: name of a tool in the cases -> the server's tool, for all tools that cases can call.
     offers_tools: whether the server declares the capability `tools`.
     tool_names: the server's own names of all its tools.
-    echo_frame: the texts that its echo tool adds before and after the echoed text.
-    opening_s: the longest time that starting the server and opening a session took, in seconds.
+    echo_frame: the texts that the server's echo tool adds before and after the echoed text.
+    opening_s: how many seconds it took to start the server and to open a session; the longest time
+        of all eras.
     obeys_eof: whether the server exits when its stdin is closed.
     notes: sentences about names and texts of the server that clients would cut or leave out.
     """
@@ -179,22 +180,20 @@ def find_tools(listed: Sequence[Message]) -> dict[str, CheckTool]:
     """
     tools: dict[str, CheckTool] = {}
     for name, shapes in TOOLS.items():
-        for shape in shapes:
-            for tool in listed:
-                if (
-                    name not in tools
-                    and tool.get("name") == shape.name
-                    and (match := _match_tool(tool, shape))
-                ):
-                    tools[name] = match
+        matches = (_match_tool(tool, shape) for shape in shapes for tool in listed)
+        if (match := next(filter(None, matches), None)) is not None:
+            tools[name] = match
     return tools
 
 
 def _match_tool(tool: Message, shape: ToolShape) -> CheckTool | None:
-    """Return a listed tool as a CheckTool if it has the arguments of a shape.
+    """Return a listed tool as a CheckTool if it has the name and the arguments of a shape.
 
-    Returns None if the tool lacks one of them, or requires other arguments.
+    Returns None if the tool has another name, lacks an argument of the shape, or requires other
+    arguments.
     """
+    if tool.get("name") != shape.name:
+        return None
     schema = as_object(tool.get("inputSchema")) or {}
     properties = as_object(schema.get("properties", {}))
     required = as_array(schema.get("required", []))

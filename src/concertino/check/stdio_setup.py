@@ -25,7 +25,7 @@ class StdioSetup(Struct, frozen=True):
     `file` is a regular file, `null` is /dev/null, `full` is /dev/full, `closed` is no descriptor at
     all, and `unread` is a pipe that the check does not read.
 
-    content: the content of a `file`.
+    content: the content of a `file` as stdin. A `file` as stdout or stderr is empty at first.
     small_pipe: whether the pipe of stdout has a capacity of only 4 KiB.
     nonblocking: whether stdin and stdout have O_NONBLOCK set.
     wrapped: whether the server is started by a shell, `sh -c 'COMMAND; true'`.
@@ -168,10 +168,10 @@ def _open_terminal() -> tuple[int, int]:
 
 
 def shell_prefix(setup: StdioSetup) -> list[str]:
-    """Return the shell command to put before the server's command; empty if none is needed.
+    """Return the shell command to put before the server's command; [] if none is needed.
 
-    A shell closes the `closed` streams, since subprocess.Popen cannot start a process without one
-    of its three descriptors. For setup.wrapped, a shell is the wrapper.
+    A shell is needed for setup.wrapped, and to close the `closed` streams, because subprocess.Popen
+    cannot start a process without one of its three descriptors.
     """
     if setup.wrapped:
         # With a second command, the shell must stay and wait, instead of becoming the server.

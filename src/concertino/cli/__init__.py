@@ -1,9 +1,9 @@
 """The command line: `concertino COMMAND ...`.
 
 main() parses the command line with argparse and runs the module of the command, which COMMANDS
-names. Only that module is imported, so that a server need not wait for the imports of other
-commands. A command reports a failure by raising CommandFailure; main() writes it to stderr, sends
-it to the MCP client that has started the command, if there is one, and ends the process.
+names. Only that module is imported, so that a server starts fast. A command reports a failure by
+raising CommandFailure. main() writes the failure to stderr, sends it to the MCP client that has
+started the command, if there is one, and ends the process.
 
 The other modules serve several commands: parsers.py, help_text.py and options.py make the parsers;
 targets.py finds what `serve` serves, in Python files, folders (folders.py) and server files
@@ -69,8 +69,8 @@ COMMANDS = {
 
 # Commands that an MCP client starts: stdout carries MCP.
 STDIO_COMMANDS = frozenset(("serve", "bridge", "proxy", "connect", "dev"))
-# Commands that may start although descriptor 1 is closed: they do their work without stdout, or
-# check it themselves.
+# Commands that may start although descriptor 1 is closed: they work without stdout, or report
+# themselves that it is closed.
 SERVING_COMMANDS = STDIO_COMMANDS | {"orchestrate", "plugin"}
 GENERAL_OPTIONS = frozenset(("-h", "--help", "--version"))
 
@@ -84,7 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     be written, that is a failure too, unless it is a pipe whose reader has gone.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    # Split at `--` first, because argparse would take options of the server's command for our own.
+    # Split at `--` first, because argparse would take the options of the server's command for
+    # options of `concertino`.
     server: list[str] = []
     if "--" in words:
         index = words.index("--")
@@ -112,11 +113,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         discard_stdout()
     command = name if name in COMMANDS else ""
     load("concertino.cli.failures").report(failure, command, as_json=as_json)
-    is_answered = (
-        failure.is_for_client and name in STDIO_COMMANDS and _answer_client(failure, words)
-    )
-    # As in run() of runtime/process.py, exit code 2 also means that no client has got the reason.
-    sys.exit(FAILED if is_answered and failure.code == "usage" else failure.exit_code)
+    exit_code = failure.exit_code
+    if failure.is_for_client and name in STDIO_COMMANDS:
+        is_answered = _answer_client(failure, words)
+        # As in run() of runtime/process.py, exit code 2 also means that no client has got the
+        # reason.
+        if is_answered and failure.code == "usage":
+            exit_code = FAILED
+    sys.exit(exit_code)
 
 
 def _flush_stdout() -> None:
@@ -139,12 +143,10 @@ def discard_stdout() -> None:
 
 
 def _pop_command(words: list[str]) -> str:
-    """Remove the name of the command from the words, and return it; empty if there is none.
-
-    Options may come before the command.
-    """
+    """Remove the name of the command from the words, and return it; "" if there is none."""
     if not words or words[0] in GENERAL_OPTIONS:
         return ""
+    # Options may come before the command.
     if words[0].startswith("-"):
         return next((words.pop(index) for index, word in enumerate(words) if word in COMMANDS), "")
     return words.pop(0)
@@ -155,9 +157,9 @@ def _run(name: str, words: Sequence[str], server: Sequence[str]) -> int:
     if name and name not in COMMANDS:
         raise load("concertino.cli.suggestions").unknown_command(name, COMMANDS, server)
     if name == "connect" and not server:
-        # A host waits for this command, which does little else than start: without argparse that
-        # takes half the time. Words that its own parser does not know are parsed like those of any
-        # other command.
+        # An MCP host waits for this command, which does little else than start. Without argparse it
+        # takes half the time. parse_quickly() returns None for words that it does not know, which
+        # argparse then parses.
         connect = load("concertino.cli.connect")
         if (request := connect.parse_quickly(words)) is not None:
             return connect.connect(*request)
@@ -213,10 +215,10 @@ class CommandFailure(Exception):
     hint: what to do, in one or more lines; "" for no hint.
     code: one word for programs, which --json shows.
     exit_code: the exit code of the process.
-    rpc: the error response of the server; None if there is none.
+    rpc: the error response of the server, as a dict; None if there is none.
     shows_data: whether the report in words shows the data of `rpc`.
     is_for_client: True if the command could not start. If an MCP client has started the command,
-        main() then also sends the failure to it, as the response to its requests.
+        main() then sends the failure to the client, too, as the response to the client's requests.
     """
 
     def __init__(
@@ -253,9 +255,10 @@ class UsageError(CommandFailure):
 def _answer_client(error: CommandFailure, words: Sequence[str]) -> bool:
     """Answer the requests of the MCP client that has started this command with the failure.
 
-    words: the words after the command. With options for sockets there is no client at stdin.
+    words: the words after the name of the command.
     Returns whether a client was answered.
     """
+    # With these options, clients connect to a socket, and there is none at stdin.
     if any(word.startswith(("--unix", "--tcp", "--http")) for word in words):
         return False
     return load("concertino.runtime.refusal").refuse_requests(0, 1, str(error))

@@ -46,7 +46,10 @@ def suggest_listening(address: str, error: Disconnected) -> str:
 
 
 def _explain_connecting(url: SplitResult, error: Disconnected) -> str | None:
-    """Return a hint if the host has no address, or TLS failed or is missing; None otherwise."""
+    """Return a hint if the host has no address, if TLS has failed, or if the server needs TLS.
+
+    Returns None for any other error.
+    """
     cause, text = error.__cause__, str(error)
     if isinstance(cause, socket.gaierror):
         return "check the name of the host in the URL"
@@ -75,7 +78,7 @@ def suggest_http(address: str, text: str) -> str:
 def suggest_path(address: str, text: str) -> str:
     """Return a hint with the URL to use instead, if the host or path of a URL may be wrong.
 
-    Returns "" if they seem right, or if the address is not a URL.
+    Returns "" if host and path seem right, or if the address is not a URL.
 
     address: the address of the server, as the user has written it.
     text: the error that the first request got.

@@ -52,10 +52,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 class _Candidate(Struct, frozen=True):
     """A server or plugin in a file, which the user may approve.
 
-    definition: describes the program that the server or plugin would run. Approval counts only for
-        this definition.
+    name: the name of the server, or the id of the plugin.
+    definition: the command, variables and so on that the server or plugin would run with. Approval
+        counts only for this definition.
     texts: field of the definition -> its whole text, without the fields that may be secret.
-    problem: why the definition cannot be read; "" if it can.
+    problem: why the definition cannot be read; "" if it can be read.
     """
 
     name: str
@@ -130,7 +131,7 @@ def _read_plugins(
 ) -> tuple[Path, Sequence[_Candidate]]:
     """Return the path under which approvals are stored, and the plugins of a plugins file.
 
-    The arguments are those of _read_servers(); inputs has no effect. Raises ConcertinoError.
+    The arguments are those of _read_servers(), and `inputs` has no effect. Raises ConcertinoError.
     """
     from concertino.orchestra.plugin_definitions import define_plugin, visible_plugin_texts
     from concertino.orchestra.plugins_file import read_plugins
@@ -145,7 +146,7 @@ def _read_plugins(
 
 
 def _describe_pending(servers: Sequence[_Candidate], approved: ApprovedFile) -> list[str]:
-    """Return lines for people about everything that is not approved; empty if all is approved."""
+    """Return lines for people about everything that is not approved; [] if all is approved."""
     from concertino.proxy.definitions import is_same_definition
     from concertino.proxy.file_parts import describe_unapproved
     from concertino.proxy.pinned_tools import compare_tools
@@ -157,14 +158,12 @@ def _describe_pending(servers: Sequence[_Candidate], approved: ApprovedFile) -> 
             lines += [f"{name} (cannot be approved)", f"  {item.problem}"]
             continue
         lines += describe_unapproved(approved, name, item.definition, item.texts)
-        # pins: the definitions of the server's tools when it was approved, and `seen`: those that
-        # it listed later, if they differ.
         pins = approved.pins.get(name)
-        if (
-            pins is not None
-            and pins.seen is not None
-            and is_same_definition(approved.servers.get(name), item.definition)
-        ):
+        if pins is None or pins.seen is None:
+            continue
+        # The server has listed other tools (`seen`) than those that were approved. Show this only
+        # if the rest of the definition is approved.
+        if is_same_definition(approved.servers.get(name), item.definition):
             lines += [f"{name} (other tools)", *compare_tools(pins.approved or {}, pins.seen)]
     gone = approved.servers.keys() - {item.name for item in servers}
     lines += [f"{name} (no longer in the file)" for name in sorted(gone)]

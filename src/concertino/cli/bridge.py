@@ -1,7 +1,7 @@
 """`concertino bridge`: serve the plugins of a hub to an MCP client, over stdin and stdout.
 
 A hub is a process that starts plugins and forwards requests to them. Hubs and plugins speak the
-protocol Orchestra (orchestra/__init__.py), so the log lines of this command carry that name.
+protocol Orchestra (orchestra/__init__.py), so the log lines of this command contain `orchestra`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`concertino tools|call|resources|read|prompts|prompt ... -- COMMAND...`: use a server.
 
-Each of these commands starts the server or connects to it, sends one command, and prints the
-result. server_session.py does the work.
+Each of these commands starts the server or connects to it, sends one request, and prints the
+result. server_session.py sends requests and prints results.
 """
 
 from __future__ import annotations
@@ -88,8 +88,9 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
     args: the parsed arguments of the command.
     server: the words after `--`, which are the command or the address of a server; empty if there
         are none.
-    Exit codes: 0, or 1 if the tool has failed or the reader of stdout has gone, 130 after Ctrl-C,
-    128 + n after signal n. Raises CommandFailure, which has the exit code, for every other failure.
+    Exit codes: 0 success, 1 if the tool has failed or the reader of stdout has gone, 130 after
+    Ctrl-C, 128 + n after signal n. Raises CommandFailure, which has the exit code, for every other
+    failure.
     """
     # The encoding of stdout may lack some characters.
     cast("TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")

@@ -110,6 +110,7 @@ def parse_arguments(words: Sequence[str]) -> GivenArguments:
         word_of[name] = word
         from_file = value.startswith("@")
         text = _read_file(value[1:]) if from_file else value
+        # Replace a value from an object in an earlier word.
         given.values.pop(name, None)
         if key.endswith(":"):
             given.has_json = True
@@ -152,7 +153,8 @@ def _parse_value(word: str, text: str, *, from_file: bool) -> Any:
     """Return the value of KEY:=JSON. Raises UsageError.
 
     word: the whole word, for messages.
-    text: the JSON. from_file: whether it comes from a file.
+    text: the JSON.
+    from_file: whether the JSON comes from a file.
     """
     try:
         return decode(text)
@@ -206,15 +208,19 @@ class Parameters(Struct, frozen=True):
 
     @classmethod
     def of_schema(cls, schema: Schema) -> Parameters:
-        """Return the parameters of a tool. schema: its input schema."""
+        """Return the parameters of a tool.
+
+        schema: the input schema of the tool.
+        """
         properties = _properties_of(schema)
         names = _as_list(schema.get("required"))
+        # With one of these keywords, names outside of `properties` may be allowed.
+        opening_keywords = {"patternProperties", "allOf", "anyOf", "oneOf", "$ref"}
         return cls(
-            {name: describe_schema(item, schema) for name, item in properties.items()},
-            [name for name in names if isinstance(name, str) and name in properties],
-            # With one of these keywords, names outside of `properties` may be allowed.
-            schema.get("additionalProperties") is False
-            and not {"patternProperties", "allOf", "anyOf", "oneOf", "$ref"} & schema.keys(),
+            descriptions={name: describe_schema(item, schema) for name, item in properties.items()},
+            required=[name for name in names if isinstance(name, str) and name in properties],
+            is_closed=schema.get("additionalProperties") is False
+            and opening_keywords.isdisjoint(schema),
         )
 
 
@@ -225,12 +231,13 @@ def check_names(
     command: Sequence[str],
     server: Sequence[str],
 ) -> list[str]:
-    """Check the names of the given arguments. Returns the unknown ones, which the server may allow.
+    """Check the names of the given arguments, and return the unknown ones, which may be allowed.
 
-    Raises UsageError
-    - if arguments are missing, unless any JSON was given, which is sent unchecked;
-    - for an unknown argument if `takes.is_closed`, or if arguments are missing: then it is probably
-      a misspelt one.
+    Raises UsageError in these cases:
+    - Required arguments are missing. If any JSON was given, this is not checked.
+    - There are unknown arguments, and `takes.is_closed` is True.
+    - There are unknown arguments, and required arguments are missing. An unknown argument is then
+      probably a misspelt one.
 
     subject: the name of the tool or prompt, for messages.
     given: the arguments of the command line.
@@ -290,11 +297,9 @@ def _explain_missing(
             f"write: {example_command(line, others)}",
         )
     words = ", ".join(f"{name} ({takes.descriptions[name]})" for name in missing)
-    rest = " ".join(f"{name}={_placeholder(takes.descriptions[name])}" for name in missing)
-    return UsageError(
-        f"{subject} needs {words}",
-        f"write: {example_command(f'{shlex.join(command)} {rest}', server)}",
-    )
+    additions = " ".join(f"{name}={_placeholder(takes.descriptions[name])}" for name in missing)
+    line = f"{shlex.join(command)} {additions}"
+    return UsageError(f"{subject} needs {words}", f"write: {example_command(line, server)}")
 
 
 def example_command(line: str, server: Sequence[str]) -> str:
@@ -318,7 +323,7 @@ def _placeholder(description: str) -> str:
 def convert_texts(tool: str, texts: Mapping[str, str], schema: Schema) -> dict[str, Any]:
     """Convert each text to a value that the schema of its argument allows.
 
-    A text stays a text if the schema allows that, or does not mention the argument.
+    A text stays a text if the schema allows a text, or does not mention the argument.
     tool: the tool's name, for messages.
     texts: name of an argument -> its text on the command line.
     schema: the tool's input schema.
@@ -360,7 +365,8 @@ def list_values(schema: Schema, name: str) -> list[str]:
     values: list[Any] = []
     for alternative in _list_alternatives(_properties_of(schema).get(name), schema):
         values += _list_enum_values(alternative)
-        values += [True, False] if "boolean" in _list_types(alternative) else []
+        if "boolean" in _list_types(alternative):
+            values += [True, False]
     return [value if isinstance(value, str) else encode(value).decode() for value in values]
 
 
@@ -372,11 +378,10 @@ def _convert(name: str, text: str, alternatives: list[Schema], hint: str) -> Any
     hint: the last line of the error.
     """
     values = [value for alternative in alternatives for value in _list_enum_values(alternative)]
-    types = {
-        kind for item in alternatives if not _list_enum_values(item) for kind in _list_types(item)
-    }
+    without_values = [item for item in alternatives if not _list_enum_values(item)]
+    types = {kind for item in without_values for kind in _list_types(item)}
     # Whether an alternative restricts neither the type nor the value.
-    is_open = any(not _list_enum_values(item) and not _list_types(item) for item in alternatives)
+    is_open = any(not _list_types(item) for item in without_values)
     if not alternatives or is_open or "string" in types or text in values:
         return text
 
@@ -414,7 +419,9 @@ def _read_json(text: str) -> Any:
         value = decode(text)
     except DECODE_ERRORS:
         return text
-    return Raw(text.encode()) if isinstance(value, float) and INTEGER.fullmatch(text) else value
+    if isinstance(value, float) and INTEGER.fullmatch(text):
+        return Raw(text.encode())
+    return value
 
 
 def _list_alternatives(schema: Any, root: Schema) -> list[Schema]:
@@ -476,7 +483,7 @@ def _list_types(schema: Schema) -> list[str]:
 
 
 def _list_enum_values(schema: Schema) -> list[Any]:
-    """Return the values that a schema lists in `enum` or `const`; empty if it lists none."""
+    """Return the values that a schema lists in `enum` or `const`; [] if it lists none."""
     return [schema["const"]] if "const" in schema else _as_list(schema.get("enum"))
 
 

@@ -104,12 +104,10 @@ def explain_failure(
         hint = "--timeout-s S waits longer"
     elif isinstance(error, TimedOut):
         text, hint = _explain_late_start(error, server, connect_s)
+    elif isinstance(error, NotAServer) and _is_address(server):
+        hint = suggest_http(server[0], text)
     elif isinstance(error, NotAServer):
-        hint = (
-            suggest_http(server[0], text)
-            if _is_address(server)
-            else "write the command of an MCP server after --, such as -- python server.py"
-        )
+        hint = "write the command of an MCP server after --, such as -- python server.py"
     elif isinstance(error, (ProtocolError, RpcError)):
         hint = _suggest_for_refusal(error, server, is_open=is_open)
     return CommandFailure(text, hint, code, exit_code, _rpc_of(error))
@@ -118,24 +116,27 @@ def explain_failure(
 def _find_start_failure(error: ConcertinoError) -> RpcError | None:
     """Return the response in which a server says why it cannot start; None for other errors."""
     response = error.__cause__ if isinstance(error, ProtocolError) else error
-    if isinstance(response, RpcError) and response.code == INTERNAL_ERROR:
-        return response if response.message.startswith("cannot start: ") else None
-    return None
+    if not isinstance(response, RpcError) or response.code != INTERNAL_ERROR:
+        return None
+    return response if response.message.startswith("cannot start: ") else None
 
 
 def describe_traceback(stderr: str) -> str:
     """Return a note that names the file and line of the last Python traceback in a server's log.
 
-    If the traceback contains advice that concertino gives for some mistakes, the note quotes it.
+    If the traceback contains advice that concertino gives for some mistakes, the note quotes the
+    advice. Returns "" if the log has no traceback.
 
-    stderr: the log. Returns "" if it has no traceback.
+    stderr: the log.
     """
     _, found, traceback = stderr.rpartition("Traceback (most recent call last)")
     place = re.search(r'File "([^"]+)", line (\d+)', traceback) if found else None
     if place is None:
         return ""
     path = os.path.relpath(place[1])
-    path = place[1] if path.startswith(os.pardir) else path
+    # A file outside of the current directory is named by its whole path.
+    if path.startswith(os.pardir):
+        path = place[1]
     advice = next((f"; {text}" for text in ADVICE if text in traceback), "")
     return f"the server's log has a traceback from {path}:{place[2]}{advice}; -v shows it"
 
@@ -143,7 +144,8 @@ def describe_traceback(stderr: str) -> str:
 def describe_blocked_loop(stderr: str) -> str:
     """Return a note with a server's last warning that a call has blocked its event loop.
 
-    stderr: the server's log. Returns "" if it has no such warning.
+    Returns "" if there is no such warning.
+    stderr: the server's log.
     """
     warnings = re.findall(r"\[WARN\] \[host\] (.* has blocked the event loop .*)", stderr)
     return f"the server warns: {warnings[-1]}" if warnings else ""
@@ -173,11 +175,12 @@ def describe_missing_parts(stderr: str) -> list[str]:
         # reason. But the reason of a failed boot is complete.
         name = re.escape(plugin)
         lines = re.findall(rf"\[(?:INFO|ERROR)\] \[hub\.{name}\] (?:\[\S+\] )?(.*)\n", start)
-        if reason.startswith("it could not boot:"):
-            lines = []
-        reasons[plugin] = f"{plugin}: {reason}" + (f": {lines[-1]}" if lines else "")
-    for plugin in summary[2].split(", ") if summary[2] else ():
-        reasons.setdefault(plugin, f"{plugin}: it is still starting")
+        reasons[plugin] = f"{plugin}: {reason}"
+        if lines and not reason.startswith("it could not boot:"):
+            reasons[plugin] += f": {lines[-1]}"
+    if summary[2]:
+        for plugin in summary[2].split(", "):
+            reasons.setdefault(plugin, f"{plugin}: it is still starting")
     return [*parts, *reasons.values()]
 
 
@@ -288,25 +291,26 @@ async def explain_refusal(
     repeats = (error.message, error.data) == (own_error.message, own_error.data)
     shows_data = not repeats and error.data != {"uri": name}
     reason = f" ({error.code})" if repeats else f": {error}"
-    text = f"there is no {kind} {name!r}{reason}" if kind != "resource" else f"{name}: {error}"
-    reading = f"to read a resource: {example_command(f'read {shlex.quote(name)}', server)}"
-    hints = (
-        reading if kind == "tool" and "://" in name else did_you_mean(name, known),
-        f"`{example_command(LISTS[kind], server)}` lists what there is",
-    )
-    hint = "\n".join(filter(None, hints))
+    text = f"{name}: {error}" if kind == "resource" else f"there is no {kind} {name!r}{reason}"
+    if kind == "tool" and "://" in name:
+        reading = example_command(f"read {shlex.quote(name)}", server)
+        suggestion = f"to read a resource: {reading}"
+    else:
+        suggestion = did_you_mean(name, known)
+    listing = f"`{example_command(LISTS[kind], server)}` lists what there is"
+    hint = f"{suggestion}\n{listing}" if suggestion else listing
     return CommandFailure(text, hint, "not-found", FAILED, _rpc_of(error), shows_data=shows_data)
 
 
 async def _list_known(
     client: Client, kind: str, name: str
 ) -> tuple[Sequence[str], Parameters | None]:
-    """Return the names in one of the server's lists, and the arguments of one tool in it.
+    """Return the names in one of the server's lists, and the arguments of one of its tools.
 
-    kind: "tool", "prompt" or "resource". It says which list to read.
-    name: the name of the tool whose arguments are returned. These are None if there is no such
-        tool, and for prompts and resources.
-    Returns no names if the server refuses to list them.
+    The list of names is empty if the server refuses to list them. The arguments are None if there
+    is no such tool, and for prompts and resources.
+    kind: the list to read: "tool", "prompt" or "resource".
+    name: the name of the tool whose arguments are returned.
     """
     try:
         if kind == "tool":

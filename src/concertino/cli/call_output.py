@@ -1,8 +1,8 @@
 """Prints results, lists and resources of a server.
 
-The output of a server is untrusted. Control characters are escaped on a terminal; in lines that we
-compose, such as lists of names, always. Into a pipe or a file, texts and bytes are written
-unchanged.
+The output of a server is untrusted, so control characters are escaped on a terminal. Into a pipe or
+a file, texts and bytes are written unchanged. In lines that this module composes, such as lists of
+names, control characters are always escaped.
 """
 
 from __future__ import annotations
@@ -67,15 +67,17 @@ def print_tool_result(result: CallToolResult) -> None:
             _print_text(message)
         else:
             _print_block(block)
-    # Usually the content repeats the structured content, so print the latter only on its own.
+    # Usually the content repeats the structured content. Print the structured content only if there
+    # is no content.
     if not result.content and result.structured_content is not UNSET:
         _print_text(format(encode(result.structured_content)).decode())
 
 
 def _error_message(block: ContentBlock) -> str:
-    """Return the message of a tool error in JSON, as servers made with concertino send it.
+    """Return the message for people in a tool error that is written as JSON.
 
-    Returns "" if the block is anything else.
+    Servers made with concertino report invalid arguments in this form. Returns "" for any other
+    block.
     """
     if not isinstance(block, TextContent):
         return ""
@@ -183,5 +185,6 @@ def format_resource(resource: Resource | ResourceTemplate) -> list[str]:
 
 def _format_description(title: str | None, description: str | None) -> list[str]:
     lines = [title] if title else []
-    lines += (description or "").strip().split("\n") if description else []
+    if description:
+        lines += description.strip().split("\n")
     return [f"  {escape_controls(line.strip())}".rstrip() for line in lines]

@@ -119,7 +119,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
         try:
             print(format_case_list(cases), flush=True)  # noqa: T201
         except BrokenPipeError:
-            # The reader went away, as `| head` does.
+            # The reader of stdout has gone, as with `| head`.
             discard_stdout()
         return 0
     if not command:
@@ -151,8 +151,9 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
 class _CutOff(BaseException):
     """Raised to end the run before its last case, after a signal or when stdout is closed.
 
-    It is a BaseException, so that no `except Exception` on the way swallows it.
+    It is a BaseException, so that no `except Exception` swallows it.
 
+    reason: a few words about why the run ends, such as the name of the signal.
     exit_code: the exit code of the process.
     """
 
@@ -203,10 +204,15 @@ def _check(
     if args.json:
         report = format_json(server, results, exit_code, problem, cut_off)
     else:
-        parts = [format_skips(results), problem if cut_off else ""]
-        parts.append(format_summary(results) if results else "")
-        report = "\n" + "\n".join(filter(None, parts)) if any(parts) else ""
-    return exit_code if not report else _print_report(report, exit_code, as_json=args.json)
+        # Another problem than a cut-off was printed above.
+        parts = [
+            format_skips(results),
+            problem if cut_off else "",
+            format_summary(results) if results else "",
+        ]
+        paragraphs = [part for part in parts if part]
+        report = "\n".join(["", *paragraphs]) if paragraphs else ""
+    return _print_report(report, exit_code, as_json=args.json) if report else exit_code
 
 
 def _print_report(report: str, exit_code: int, *, as_json: bool) -> int:

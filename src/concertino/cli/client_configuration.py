@@ -104,6 +104,7 @@ CLIENTS: Mapping[str, ClientFormat] = {
 
 def format_command(words: Sequence[str]) -> str:
     """Return a command as text for a shell, with backslashes if it needs several lines."""
+    # Leave space for the indentation, and for the backslash at the end of a line.
     lines = fill([shlex.quote(word) for word in words], WIDTH - len("     \\"))
     return " \\\n    ".join(lines)
 
@@ -111,7 +112,7 @@ def format_command(words: Sequence[str]) -> str:
 def fill(pieces: Sequence[str], width: int) -> list[str]:
     """Join pieces by spaces into lines of at most `width` characters.
 
-    A piece that is longer is not split, and is a line of its own.
+    A longer piece is not split. It becomes a line of its own.
     """
     lines = [pieces[0]]
     for piece in pieces[1:]:

@@ -1,9 +1,10 @@
 """`concertino cluster up|permissions|buckets|events`: prepares NATS servers for several machines.
 
-`up` runs a NATS server on this machine, to try it. For other NATS servers, `permissions` prints
-their `authorization` block, which says what each plugin may do, and `buckets` creates the key-value
-buckets of storage plugins and of HTTP front ends. `events` protects the stream of events that an
-earlier version has created.
+- `up` runs a NATS server on this machine, for trying.
+- `permissions` prints the `authorization` block for the configuration of other NATS servers. It
+  says what each plugin may do.
+- `buckets` creates the key-value buckets of storage plugins and of HTTP front ends.
+- `events` protects the stream of events that an earlier version has created.
 """
 
 from __future__ import annotations
@@ -137,8 +138,8 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
 def _read_plugin_names(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the ids of all plugins, and the ids of the plugins that a hub offers to other hubs.
 
-    words: ids, and paths of plugins files, which end in .yaml or .yml. Such a file says which of
-        its plugins are offered.
+    words: ids of plugins, and paths of plugins files, which end in .yaml or .yml. Such a file says
+        which of its plugins the hub offers.
     Raises ValueError for an invalid id or file.
     """
     from concertino.orchestra.certificates import check_name
@@ -171,17 +172,16 @@ def _read_keys(words: Sequence[str]) -> dict[str, str]:
 
 
 def _create_buckets(args: argparse.Namespace, names: list[str]) -> None:
-    """Create buckets, and print each with what was done."""
+    """Create the buckets of plugins, and print for each bucket what was done."""
     from concertino.nats.bucket import BucketRefused
     from concertino.orchestra.certificates import Certificates, default_folder
     from concertino.orchestra.nats_buckets import create_buckets
 
     certificates = Certificates(args.certs_dir or default_folder())
     try:
-        # `before` and `now` are the settings of the bucket before and after this command.
-        for name, before, now in create_buckets(
-            args.cluster, names, certificates, int(args.replicas)
-        ):
+        # Each item is the name of a bucket, and its settings before and after this command.
+        buckets = create_buckets(args.cluster, names, certificates, int(args.replicas))
+        for name, before, now in buckets:
             text = "created" if before.is_new else "exists already"
             if now.replicas != before.replicas:
                 text += f", now on {now.replicas} servers instead of {before.replicas}"
@@ -214,7 +214,11 @@ def _protect_events(args: argparse.Namespace) -> None:
 
 
 def _run_server(args: argparse.Namespace, names: list[str], offered: list[str]) -> None:
-    """Write the server's configuration, and replace this process by the server."""
+    """Write the configuration of a NATS server, and replace this process by the server.
+
+    names: the ids of the plugins that the server is for.
+    offered: the ids of the plugins that the hub offers to other hubs.
+    """
     from concertino.orchestra.certificates import Certificates, default_folder
     from concertino.orchestra.nats_server import find_server, prepare_buckets, server_configuration
 
@@ -253,9 +257,9 @@ def _check_port(port: int) -> None:
 
 
 def _lock_store(store: Path) -> None:
-    """Lock the folder of streams and buckets until the server ends, which replaces this process.
+    """Lock the folder of streams and buckets until the end of this process.
 
-    Raises OSError if another server has locked it. Two servers would destroy what is stored there.
+    Raises OSError if another server has locked the folder. Two servers would destroy its files.
     """
     descriptor = os.open(store / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -265,4 +269,5 @@ def _lock_store(store: Path) -> None:
         raise OSError(
             f"{store}: another server uses this folder; name another one with --store-dir"
         ) from None
+    # The NATS server, by which execv() replaces this process, keeps the descriptor and the lock.
     os.set_inheritable(descriptor, True)

@@ -11,8 +11,10 @@ __all__ = ["wants_colour"]
 def wants_colour(environment: Mapping[str, str]) -> bool:
     """Return whether to use colours.
 
-    NO_COLOR means no. FORCE_COLOR means yes, or no if it is `0`. If neither is set, or both are
-    empty, colours are used if stdout is a terminal.
+    - If the variable NO_COLOR is not empty: no.
+    - If the variable FORCE_COLOR is not empty: yes, unless it is `0`.
+    - Otherwise: yes if stdout is a terminal, and TERM is not `dumb`.
+
     Sources: no-color.org, force-color.org.
 
     environment: the environment variables.

@@ -36,7 +36,7 @@ class Values(Struct, frozen=True):
 class OptionWords(Struct, frozen=True):
     """An option of a command.
 
-    names: its spellings, such as ("-y", "--yes").
+    names: the spellings of the option, such as ("-y", "--yes").
     help: a one-line description.
     values: the values to suggest; None for an option without a value.
     is_repeatable: whether the option may be given several times.
@@ -52,9 +52,9 @@ class CommandWords(Struct, frozen=True):
     """A command, with its subcommands, options and arguments.
 
     words: the command, such as ("certs", "issue"); () for `concertino` itself.
+    options: the options of the command, in the order of its help.
     commands: subcommand -> a one-line description.
     arguments: the values to suggest for each argument, in order.
-    options: the options of the command, in the order of its help.
     has_rest: whether the last argument may be repeated.
     """
 
@@ -77,7 +77,10 @@ def find_commands() -> list[CommandWords]:
 
 # Any: argparse has no public API for the contents of a parser.
 def _walk(parser: Any, words: tuple[str, ...]) -> Iterator[CommandWords]:
-    """Yield the command of a parser, and then its subcommands. words: the words of the command."""
+    """Yield the command of a parser, and then its subcommands.
+
+    words: the words of the command; () for `concertino` itself.
+    """
     options: list[OptionWords] = []
     arguments: list[Values] = []
     commands: dict[str, str] = {}

@@ -22,7 +22,7 @@ def _make_bash(commands: Sequence[CommandWords]) -> str:
     # The lists below become branches of the `case` statements in _BASH. The pattern of a branch is
     # `PATH:WORD`, where PATH is a command such as `certs issue`, and WORD is an option, a
     # subcommand, `options`, or the number of an argument.
-    # Branches that change the path of the command when a subcommand follows.
+    # Branches that add a subcommand to the path when the subcommand has been typed.
     below: list[str] = []
     # Patterns of the options that take a value.
     takers: list[str] = []
@@ -45,10 +45,10 @@ def _make_bash(commands: Sequence[CommandWords]) -> str:
             choices = Values(tuple(command.commands))
             words.append(f"{_case(path, '0')}) {_format_bash_values(choices)} ;;")
         for place, argument in enumerate(command.arguments):
-            is_last = place == len(command.arguments) - 1
-            pattern = (
-                f"{quote(path + ':')}*" if is_last and command.has_rest else _case(path, place)
-            )
+            pattern = _case(path, place)
+            if command.has_rest and place == len(command.arguments) - 1:
+                # The last argument may be repeated, so this branch is for any further number.
+                pattern = f"{quote(path + ':')}*"
             words.append(f"{pattern}) {_format_bash_values(argument)} ;;")
     return _BASH.format(
         below="\n            ".join(below),
@@ -187,8 +187,8 @@ def _zsh_function_name(words: tuple[str, ...]) -> str:
 def _format_zsh_option(option: OptionWords) -> list[str]:
     """Return the specification of an option for _arguments, one for each spelling."""
     help = _escape_zsh(option.help, "[]:")
-    others = "" if option.is_repeatable else f"({' '.join(option.names)})"
-    prefix = "*" if option.is_repeatable else others
+    # `*` allows the option several times. `(NAMES)` excludes all its spellings once one was typed.
+    prefix = "*" if option.is_repeatable else f"({' '.join(option.names)})"
     specs: list[str] = []
     for name in option.names:
         if option.values is None:
@@ -253,7 +253,8 @@ def _make_fish(commands: Sequence[CommandWords]) -> str:
             lines.append(f"{start} -a {name} -d {_quote_fish(text)}")
         for option in command.options:
             names = [
-                f"-{'l' if name[1] == '-' else 's'} {name.lstrip('-')}" for name in option.names
+                f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}"
+                for name in option.names
             ]
             value = "" if option.values is None else f" {_format_fish_values(option.values, '-x')}"
             lines.append(f"{start} {' '.join(names)}{value} -d {_quote_fish(option.help)}")
@@ -265,7 +266,10 @@ def _make_fish(commands: Sequence[CommandWords]) -> str:
 
 
 def _format_fish_values(values: Values, exclusive: str) -> str:
-    """Return the arguments of `complete` for values. exclusive: -x if an option requires one."""
+    """Return the arguments of fish's `complete` for values.
+
+    exclusive: "-x" for the value that an option requires; "" for the argument of a command.
+    """
     if values.words:
         return f"{exclusive} -a {_quote_fish(' '.join(values.words))}".strip()
     if values.is_folder:

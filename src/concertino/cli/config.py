@@ -53,7 +53,8 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     Raises UsageError if neither `args.target` nor `server` is given or if both are, and for a
     target that does not exist.
     """
-    if (args.target is None) == (not server):
+    has_target = args.target is not None
+    if has_target == bool(server):
         raise UsageError("expected a target, or a command after --", EXAMPLE)
     env = _parse_env(args.env)
     if server:
@@ -74,7 +75,9 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def _format_all(entry: ClientEntry) -> list[str]:
-    """Return the texts of all clients, each below its heading; equal texts share one."""
+    """Return the texts of all clients, each below its heading. Equal texts are returned once, below
+    the headings of all their clients.
+    """
     headings: dict[str, list[str]] = {}
     for client in CLIENTS.values():
         place = f" ({client.place})" if client.place else ""
@@ -132,13 +135,11 @@ def _make_absolute(command: Sequence[str]) -> list[str]:
 
         hint = suggest_program(command, os.environ.get("PATH", os.defpath))
         raise UsageError(f"there is no command {program}", hint)
-    # A word without a dot or slash is probably not a file but a word such as `run`.
-    return [
-        os.path.abspath(found),
-        *(
-            os.path.abspath(word)
-            if re.search(r"[./]", word) and not word.startswith("-") and os.path.exists(word)
-            else word
-            for word in words
-        ),
-    ]
+    return [os.path.abspath(found), *(os.path.abspath(w) if _is_path(w) else w for w in words)]
+
+
+def _is_path(word: str) -> bool:
+    """Return whether a word of a command is the path of a file or folder."""
+    # A word without a dot or slash, such as `run`, is probably not a path, even if it exists.
+    is_like_path = re.search(r"[./]", word) is not None and not word.startswith("-")
+    return is_like_path and os.path.exists(word)

@@ -2,14 +2,14 @@
 
 For MCP clients that can only start commands. Bytes are copied both ways, and no message is parsed.
 
-Each direction has a separate thread, with blocking calls and one buffer. So if the reader of one
-direction is slow, only this direction stops. O_NONBLOCK need not be set on stdin and stdout; it
-would also affect the processes that share them.
+Each direction has a thread of its own, with blocking calls and one buffer. So if the reader of one
+direction is slow, only this direction stops. O_NONBLOCK is not set on stdin and stdout, because it
+would also affect the other processes that share them.
 
-The command starts with every session of a client. So this module imports little: `concertino.cli`
-calls parse_quickly() and connect() without argparse. _socket is the C part of the module socket,
-whose import costs 6 ms of CPU time on Python 3.13. Everything else in this command costs 3 ms more
-than a bare interpreter.
+Each session of a client starts this command, so it must start fast, and this module imports little.
+`concertino.cli` calls parse_quickly() and connect() without argparse. _socket is the C part of the
+module socket; importing the whole module costs 6 ms of CPU time on Python 3.13. The rest of this
+command costs 3 ms more than a bare interpreter.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def parse_quickly(words: Sequence[str]) -> tuple[str, float] | None:
-    """Parse the words after `connect` without argparse, whose import takes half of the time.
+    """Parse the words after `connect` without argparse, whose import takes long.
 
-    Returns the address and the seconds to wait. Returns None for words that argparse must parse,
-    such as --help or a malformed number.
+    Returns the address and the number of seconds to wait for a server. Returns None for words that
+    argparse must parse, such as --help or a malformed number.
     """
     rest = list(words)
     wait_s: float | None = 0.0
@@ -127,8 +127,8 @@ def connect(address: str, wait_s: float) -> int:
     except ValueError as exc:
         raise UsageError(str(exc)) from None
     _reserve_standard_descriptors()
-    # SIGTERM and SIGHUP have their default action, which ends this process at once: it has nothing
-    # to restore.
+    # SIGTERM and SIGHUP keep their default action, which ends this process at once, because there
+    # is nothing to restore.
     try:
         sock = _open(address, place, wait_s)
         return 0 if sock is None else _Bridge(address, sock).run()
@@ -154,10 +154,12 @@ def _reserve_standard_descriptors() -> None:
 
 
 def _open(address: str, place: str | tuple[str, int], wait_s: float) -> _socket.socket | None:
-    """Return a connected socket. None if the client is gone before a server listens.
+    """Return a connected socket; None if the client has gone before a server listens.
 
+    address: the address as the user has written it, for errors.
     place: the parsed address: the path of a Unix socket, or a host and a port.
-    Raises CommandFailure.
+    wait_s: how many seconds to wait until a server listens.
+    Raises CommandFailure if the server cannot be reached.
     """
     stdout = _watch_reader()
     until = time.monotonic() + wait_s
@@ -178,7 +180,7 @@ def _connect(place: str | tuple[str, int]) -> _socket.socket:
     if isinstance(place, str):
         return _connect_one(_socket.AF_UNIX, place)
     host, port = place
-    # For a str, Python would import the codec of international names: 5 ms.
+    # For a str, Python would import the codec for international names, which takes 5 ms.
     name = host.encode() if host.isascii() else host
     failure = OSError(errno.EADDRNOTAVAIL, "no address")
     for family, _, _, _, address in _socket.getaddrinfo(name, port, 0, _socket.SOCK_STREAM):
@@ -309,8 +311,8 @@ class _Bridge:
         Raises CommandFailure if the connection is lost, OSError if stdout cannot be written.
         """
         buffer = memoryview(bytearray(CHUNK_BYTES))
-        # Without this, a server that never closes its end would keep this process when the client
-        # is gone.
+        # The poll object also reports the end of the client. Otherwise this process would stay as
+        # long as the server keeps the connection open.
         poll = _watch_reader()
         poll.register(self._socket.fileno(), select.POLLIN)
         # SIGINT may arrive just before poll(), or in the other thread. Neither would end poll(). So

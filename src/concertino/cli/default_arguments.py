@@ -1,7 +1,7 @@
 """Makes the arguments of a command line without options, such as `concertino proxy -- COMMAND...`.
 
-A host waits for the start of such a command. Without argparse it takes 3 ms of CPU time and 1 MB
-less.
+An MCP host waits for the start of such a command. Without argparse, the start takes 3 ms of CPU
+time and 1 MB of memory less.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from concertino.loading import load
 
 __all__ = ["make_default_arguments"]
 
-# What argparse stores if an option is not given and has no `default`; None for all others.
+# Action of an option -> what argparse stores if the option is not given and has no `default`. For
+# all other actions this is None.
 DEFAULTS = {"store_true": False, "store_false": True}
 
 

@@ -60,11 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, server: Sequence[str]) -> int:
     """Run the demo and return the exit code.
 
-    It is 0 if all went as the text says, 1 if anything differs, 130 after Ctrl-C, and 128 + the
-    number of the signal after SIGTERM or SIGHUP.
-
     args: the parsed arguments.
-    server: the words after `--`. Raises UsageError if there are any.
+    server: the words after `--`. This command accepts none.
+    Exit codes: 0 if all results were as the text says, 1 if anything differed, 130 after Ctrl-C,
+    128 + n after SIGTERM or SIGHUP, whose number is n. Raises UsageError for words after `--`.
     """
     if server:
         raise UsageError(f"this command takes no words after --, got {server[0]!r}")
@@ -77,7 +76,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader went away, as `| head` does.
+        # The reader of stdout has gone, as with `| head`.
         discard_stdout()
         return FAILED
     except (Difference, ConcertinoError, OSError) as exc:
@@ -155,9 +154,9 @@ class ServerLog:
         self._has_grown.set()
 
     async def wait_for(self, pattern: str) -> re.Match[str]:
-        """Wait for a line that matches a pattern, and return the match.
+        """Return the match of the first line that matches a pattern. Wait until there is one.
 
-        A line that was written before counts, too. Raises Difference after PATIENCE_S seconds.
+        Raises Difference after PATIENCE_S seconds.
         """
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -288,10 +287,13 @@ class Demo:
         self._screen.lines(f"{direction} {format(message, indent=0)}", DIM)
 
 
-def expect(what: str, got: object, expected: object) -> None:
-    """Raise Difference if two values differ. what: a name for the value, for the message."""
+def expect(subject: str, got: object, expected: object) -> None:
+    """Raise Difference if two values differ.
+
+    subject: a name for the value, for the message.
+    """
     if got != expected:
-        raise Difference(f"{what}: expected {expected!r}, got {got!r}")
+        raise Difference(f"{subject}: expected {expected!r}, got {got!r}")
 
 
 def parameters(tool: Tool) -> dict[str, dict[str, Any]]:

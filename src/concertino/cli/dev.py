@@ -1,9 +1,9 @@
 """`concertino dev TARGET`: serve a file that changes, without a restart of the client.
 
-This process is a proxy, to which the client stays connected. The server is another process. When
-the file was saved, the proxy replaces that process by a new one (proxy/reloading.py). The new one
-was started before and has imported concertino already, so that it only has to import the file
-(warm_server.py).
+This process is a proxy, to which the client stays connected. The server runs in another process.
+After the file was saved, the proxy replaces the process of the server by a new one
+(proxy/reloading.py). The new process was started in advance and has imported concertino already, so
+that it only has to import the file (warm_server.py).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     """
     reject_extra_args(args, server)
     # A target is file.py, file.py:attribute or package.module:attribute. Without a colon, `source`
-    # is empty, and `attribute` is the whole target.
+    # is empty, and `attribute` is the whole target. The name of a file may contain a colon.
     source, _, attribute = args.target.rpartition(":")
     file = Path(args.target if not attribute or args.target.endswith(".py") else source)
     if not source and file.suffix != ".py":

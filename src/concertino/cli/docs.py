@@ -70,8 +70,8 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 def find_pages() -> dict[str, Path]:
     """Return topic -> path of each page of the documentation.
 
-    They are in the order of the links on its start page. A topic is the name of a page's file
-    without `.md`, with its folder if two pages have the same name.
+    A topic is the name of a page's file without `.md`. If two pages have the same name, the name of
+    the folder comes before it. The order is that of the links on the start page.
     """
     package = Path(concertino.__file__).parent
     # In a checkout, the documentation is in the folder that contains src.

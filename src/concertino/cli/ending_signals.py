@@ -24,8 +24,8 @@ def run_until_signal(work: Coroutine[Any, Any, int]) -> int:
     A signal that the process ignores, such as SIGHUP under nohup, stays ignored.
 
     work: a coroutine that returns an exit code.
-    Returns this exit code, or 128 + the number of the signal after SIGTERM or SIGHUP. Raises the
-    coroutine's exceptions if there was no such signal.
+    Returns the exit code of the coroutine. After SIGTERM or SIGHUP, returns 128 + the number of the
+    signal, whatever the coroutine returns or raises. Otherwise raises the coroutine's exceptions.
     """
     received: list[int] = []
 

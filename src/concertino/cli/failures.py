@@ -22,9 +22,9 @@ MAX_DATA_LINES = 20
 def report(failure: CommandFailure, command: str, *, as_json: bool) -> None:
     """Write a failure to stderr.
 
-    The report contains the error response of the server, `failure.rpc`, if there is one. In words,
-    it contains only the data of the response, and only if `failure.shows_data` is True.
-    command: the name of the command that has failed; empty if the command line names none.
+    One line of JSON contains the whole error response of the server (`failure.rpc`), if there is
+    one. A report in words contains the data of the response if `failure.shows_data` is True.
+    command: the name of the command that has failed; "" if the command line names none.
     as_json: whether to write one line of JSON instead of words.
     """
     if as_json:
@@ -38,7 +38,8 @@ def report(failure: CommandFailure, command: str, *, as_json: bool) -> None:
         # Only ASCII, so that a program can read it whatever encoding stderr has.
         text = escape_json(encode({"error": error}), is_unicode=False)
     else:
-        lines = [f"{' '.join(filter(None, ('concertino', command)))}: {failure}"]
+        program = f"concertino {command}" if command else "concertino"
+        lines = [f"{program}: {failure}"]
         if failure.rpc is not None and failure.shows_data:
             lines += _format_data(failure.rpc.get("data"))
         lines += failure.hint.splitlines()

@@ -30,7 +30,7 @@ class MissingFolders(TargetError):
 class LibraryOptions(Struct, frozen=True):
     """The values of the options for a library, a backend that serves Markdown files.
 
-    It is true if an option names a folder.
+    Its truth value is True if an option names a folder.
 
     resources, prompts: the folders of the library's Markdown files; None if no option names one.
     scheme: the scheme of the resources' URIs; None for the default.
@@ -49,10 +49,11 @@ class LibraryOptions(Struct, frozen=True):
 
 
 def folders_from_environment() -> LibraryOptions:
-    """Return the folders that RESOURCES_PATH and PROMPTS_PATH name; None for a variable not set."""
-    # An empty variable counts as unset.
+    """Return the folders in RESOURCES_PATH and PROMPTS_PATH; None for a variable without one."""
+    # An empty variable counts as not set.
     return LibraryOptions(
-        os.environ.get("RESOURCES_PATH") or None, os.environ.get("PROMPTS_PATH") or None
+        resources=os.environ.get("RESOURCES_PATH") or None,
+        prompts=os.environ.get("PROMPTS_PATH") or None,
     )
 
 
@@ -61,12 +62,11 @@ def find_library_folders(
 ) -> tuple[str | None, str | None]:
     """Return the folder of resources and the folder of prompts of a library. Each may be None.
 
-    The first that names a folder counts: the options, then the target, or environment variables if
-    there is no target.
+    The options come first. If an option names no folder, the subfolder of the target is returned,
+    or the folder in the environment variable if there is no target.
 
-    target: a folder with a subfolder `resources` or `prompts`; None if the command line has no
-        target. Any other folder is refused, so that a wrong folder is not published by mistake.
-    Raises TargetError for a target without these subfolders, unless an option sets a folder.
+    target: a folder with a subfolder `resources` or `prompts`; None for no target.
+    Raises TargetError for a target without these subfolders, unless an option names a folder.
     """
     if target is None:
         found = folders_from_environment()
@@ -78,6 +78,7 @@ def find_library_folders(
         path if os.path.isdir(path) else None
         for path in (os.path.join(target, name) for name in ("resources", "prompts"))
     )
+    # Refuse any other folder, so that a wrong folder is not published by mistake.
     if not (resources or prompts or options):
         hint = "--resources DIR serves a folder itself"
         raise TargetError(f"{target}: expected resources/ or prompts/ in it; {hint}")

@@ -76,20 +76,21 @@ def add_guard_options(parser: ArgumentParser) -> None:
 def make_guard(args: Namespace, counts: CallCounts | None = None) -> GuardBackend | None:
     """Return a function that wraps a backend in the guards that the options request.
 
-    Returns None if they request none. A guard is a Backend around another one, which limits or
-    filters the calls.
+    A guard is a Backend around another one, which limits or filters the calls. Returns None if the
+    options request no guard.
 
     args: the parsed arguments.
     counts: counts the calls for /metrics; None if /metrics is not served.
     Raises ValueError for an invalid value, and ConcertinoError if an extra is not installed.
     """
     options: dict[str, Any] = vars(args)
+    # An option that was not given is None, False or [].
     wanted = {
         parameter: value
         for option, parameter in OPTIONS.items()
         if (value := options[option]) is not None and value is not False and value != []
     }
-    # Each wraps the backend that the ones before it have made, so the last one is outermost.
+    # The first layer wraps the backend, and each further layer the result of the layer before it.
     layers: list[GuardBackend] = []
     if wanted:
         from functools import partial
@@ -107,7 +108,7 @@ def make_guard(args: Namespace, counts: CallCounts | None = None) -> GuardBacken
         from concertino.guards.telemetry import telemetry
 
         # `concertino bridge` has no sockets.
-        transport = "tcp" if options.get("tcp") else "unix" if options.get("unix") else "pipe"
+        transport = next((name for name in ("tcp", "unix") if options.get(name)), "pipe")
         layers.append(telemetry(transport=transport))
 
     def wrap(backend: Backend) -> Backend:

@@ -43,12 +43,13 @@ class HangingStart(TimedOut):
 async def open_or_dump_stack(client: Client) -> None:
     """Open a client. If the server does not answer in time, make it write its stack to stderr.
 
-    The same is done if this coroutine is cancelled after PATIENCE_S seconds or more.
+    The server also writes its stack if this coroutine is cancelled after PATIENCE_S seconds or
+    more.
 
     client: a Client whose server is started with the environment variable PYTHONFAULTHANDLER=1, as
         parse_server() of server_options.py sets it.
-    Raises the errors of Client.open(). Instead of TimedOut, raises HangingStart if the server is a
-    Python program and has written its stack.
+    Raises the errors of Client.open(). If the server is a Python program and has written its stack,
+    raises HangingStart instead of TimedOut.
     """
     loop = asyncio.get_running_loop()
     opening = loop.create_task(client.open())
@@ -111,10 +112,8 @@ def _forbid_core_file(pid: int) -> None:
 def describe_place(stderr: str) -> str:
     """Return the line that a server executes, as a clause: `it stands at hang.py:3, in load()`.
 
-    The line is that of the innermost frame whose file is below the current folder, because the
-    user has probably written that file. If there is none, it is that of the innermost frame.
-
-    stderr: what the server has written to stderr. Returns "" if this does not contain its stack.
+    Returns "" if the server has not written its stack.
+    stderr: what the server has written to stderr.
     """
     _, found, stack = stderr.rpartition("Fatal Python error: Aborted")
     if not found:
@@ -122,17 +121,20 @@ def describe_place(stderr: str) -> str:
     # Take the stack of the current thread. Stacks of other threads come before and after it.
     stack = stack.partition("Current thread")[2].partition("\n\n")[0]
     frames: list[tuple[str, str, str]] = _FRAME.findall(stack)
+    if not frames:
+        return ""
+    # Prefer the innermost frame whose file is below the current folder, because the user has
+    # probably written that file. The first frame is the innermost one.
     own = [frame for frame in frames if not _shorten_path(frame[0]).startswith((os.pardir, os.sep))]
-    for path, line, function in own or frames:
-        where = "" if function == "<module>" else f", in {function}()"
-        return f"it stands at {_shorten_path(path)}:{line}{where}"
-    return ""
+    path, line, function = (own or frames)[0]
+    where = "" if function == "<module>" else f", in {function}()"
+    return f"it stands at {_shorten_path(path)}:{line}{where}"
 
 
 def _shorten_path(path: str) -> str:
-    """Return a path relative to the current folder, or as it is.
+    """Return a path relative to the current folder, if the path is below it.
 
-    It stays as it is if it is not below the current folder, or belongs to an installed package.
+    Any other path, and the path of a file in an installed package, is returned unchanged.
     """
     relative = os.path.relpath(path)
     is_library = "site-packages" in Path(relative).parts

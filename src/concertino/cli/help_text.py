@@ -120,8 +120,9 @@ def examples(command: str) -> str:
 
     command: the name of the command, such as "serve".
     """
-    lines = EXAMPLES.get(command, ())
-    return "".join(("\nexamples:\n", *(f"  {line}\n" for line in lines))) if lines else ""
+    if command not in EXAMPLES:
+        return ""
+    return "\nexamples:\n" + "".join(f"  {line}\n" for line in EXAMPLES[command])
 
 
 def describe_commands() -> str:

@@ -164,6 +164,7 @@ def _parse_workers(text: str) -> int:
 def _parse_poll(text: str) -> tuple[float, float]:
     wait, slash, retry = text.partition("/")
     times = float(wait), float(retry) if slash else 1.0
+    # Comparisons with NaN are false, so `not ... > 0` refuses NaN, too.
     if not min(times) > 0:
         raise ArgumentTypeError(f"expected positive numbers of seconds, got {text}")
     return times
@@ -232,8 +233,8 @@ def read_http_options(
 ) -> tuple[HttpOptions | None, list[tuple[bool, str]]]:
     """Return the settings of an HTTP server, and the addresses at which it listens.
 
-    An address is a tuple: (True, path of a Unix socket) or (False, "HOST:PORT"). Sockets of systemd
-    are not among them. Returns (None, []) without --http.
+    An address is a tuple: (True, path of a Unix socket) or (False, "HOST:PORT"). Sockets that
+    systemd passes are not among the addresses. Returns (None, []) without --http.
 
     args: the parsed arguments.
     counts: the numbers for /metrics; None if /metrics is not served.
@@ -284,11 +285,11 @@ def read_http_options(
 
 
 def _read_sharing(args: Namespace) -> SharedSessions | None:
-    """Return how sessions are shared; None if they are not. Raises UsageError."""
-    parts = (args.share_sessions, args.share_addr, args.share_certs)
-    if parts == (None, None, None):
+    """Return the settings for shared sessions; None without --share-sessions. Raises UsageError."""
+    values = (args.share_sessions, args.share_addr, args.share_certs)
+    if values == (None, None, None):
         return None
-    if None in parts:
+    if None in values:
         raise UsageError("--share-sessions, --share-addr and --share-certs: expected all or none")
     if args.workers is not None:
         raise UsageError(
@@ -296,7 +297,7 @@ def _read_sharing(args: Namespace) -> SharedSessions | None:
         )
     from concertino.http.options import SharedSessions
 
-    return SharedSessions(*parts)
+    return SharedSessions(*values)
 
 
 def _check_early(options: HttpOptions) -> None:
@@ -324,20 +325,21 @@ def _check_early(options: HttpOptions) -> None:
 
 
 def _check_address(text: str) -> None:
-    """Raise UsageError, with what to write, for an address that is not HOST:PORT."""
+    """Raise UsageError for an address that is not HOST:PORT. The error says what to write."""
     from concertino.transports.listeners import split_address
 
     try:
         split_address(text)
     except ValueError:
         # Guess what the user has meant: the host and port of a URL, or a host without a port.
-        address = text.partition("://")[2].partition("/")[0] if "://" in text else text
+        is_url = "://" in text
+        address = text.partition("://")[2].partition("/")[0] if is_url else text
         host, _, port = address.rpartition(":")
         if not port.isdecimal() or int(port) > 65535:
-            host, port = (address.partition(":")[0] if text else ""), "8000"
-        what = "not a URL" if "://" in text else "or unix:PATH"
+            host, port = address.partition(":")[0], "8000"
+        alternative = "not a URL" if is_url else "or unix:PATH"
         raise UsageError(
-            f"--http {text}: expected HOST:PORT, {what}",
+            f"--http {text}: expected HOST:PORT, {alternative}",
             f"write --http {host or '127.0.0.1'}:{port}; port 0 takes a free one",
         ) from None
 
@@ -353,6 +355,7 @@ def _check_combinations(values: dict[str, Any]) -> None:
             "--allow-remote is for --tcp; with --http, an address that others can reach needs "
             "authorization, TLS and --public-url"
         )
+    # An option that was not given is None or [].
     for name, other in NEEDS.items():
         if values[name] not in (None, []) and values[other] is None:
             raise UsageError(f"{HTTP_ONLY[name]}: add {HTTP_ONLY[other]}")
@@ -377,7 +380,10 @@ def _check_combinations(values: dict[str, Any]) -> None:
 
 
 def _read_authorization(args: Namespace) -> Authorization | None:
-    """Return which clients to let in; None for all of them. Raises ValueError, UsageError."""
+    """Return the settings for authorization; None to let in all clients.
+
+    Raises ValueError and UsageError for options that are wrong.
+    """
     from concertino.http.authorization import Authorization
 
     verifiers: list[TokenVerifier | VerifyToken] = []
@@ -451,6 +457,7 @@ def _load_verifier(target: str) -> Any:
         found = load_attribute(target)
     except TargetError as exc:
         raise UsageError(f"--auth: {exc}") from None
+    # An object with the method verify() is a TokenVerifier.
     if isinstance(found, Authorization) or callable(found) or hasattr(found, "verify"):
         return found
     raise UsageError(

@@ -78,7 +78,8 @@ def run(args: Namespace, server: Sequence[str]) -> int:
         return _fail(path, USAGE)
     try:
         if args.kind != "logs":
-            # A hub that hangs does not answer this within 5 s; a change may take it a minute.
+            # A restart or a stop may take a minute. So first find out with a request that takes no
+            # time whether the hub answers; ask_hub() waits 5 s for it.
             ask_hub(path, ControlRequest("ps", args.plugin))
         answer = ask_hub(path, ControlRequest(args.kind, args.plugin))
     except OSError as exc:
@@ -88,7 +89,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     for line in answer.lines:
         print(escape_controls(line))  # noqa: T201
     for plugin in answer.plugins:
-        # "backing-off": the plugin has ended again, and the hub waits before it restarts it.
+        # "backing-off": the plugin has ended again, and the hub waits before the next restart.
         if args.kind == "restart" and plugin.state == "backing-off":
             return _fail(
                 f"{plugin.id} does not run: {plugin.reason}; see: concertino hub logs {plugin.id}",
@@ -132,12 +133,16 @@ def _choose(hubs: dict[int, Path], pid: int | None) -> Path | str:
 
 
 def _fail(text: str, code: int) -> int:
-    """Write an error to stderr, and return `code`, which is the exit code."""
+    """Write an error to stderr, and return the exit code `code`."""
     sys.stderr.write(f"concertino hub: {escape_controls(text)}\n")
     return code
 
 
 def _print_plugins(answers: Sequence[ControlAnswer], as_json: bool) -> None:
+    """Print the plugins of several hubs, as lines of JSON or as a table.
+
+    answers: the answers of the hubs to "ps".
+    """
     from concertino.orchestra.process_load import read_loads
 
     plugins = [(answer.pid, plugin) for answer in answers for plugin in answer.plugins]
@@ -162,6 +167,7 @@ def _print_plugins(answers: Sequence[ControlAnswer], as_json: bool) -> None:
         return
     rows = [_format_row(hub, plugin, loads.get(plugin.pid)) for hub, plugin in plugins]
     widths = [max(map(len, column)) for column in zip(HEADINGS, *rows, strict=True)]
+    # The lines below each row. There are none below the headings.
     notes = [[], *(_list_notes(plugin) for _, plugin in plugins)]
     for row, lines in zip((HEADINGS, *rows), notes, strict=True):
         cells = [

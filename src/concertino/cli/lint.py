@@ -45,10 +45,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Check the library and print the findings. Returns the exit code: 1 if there are any, else 0.
+    """Check the library, print the findings, and return the exit code: 1 for findings, 0 for none.
 
     args: the parsed arguments.
-    server: the words after `--`, which this command refuses.
+    server: the words after `--`. This command accepts none.
     Raises UsageError for a folder that cannot be used and for an unknown rule.
     """
     reject_extra_args(args, server)
@@ -117,10 +117,14 @@ def _print_lines(report: LintReport, findings: Sequence[LintFinding], paths: Seq
 
 
 def _format_path(finding: LintFinding, folders: dict[str, Folder | None]) -> str:
-    """Return the path of a finding's file, relative to the current folder if it is inside."""
+    """Return the path of a finding's file, relative to the current folder if it is below it.
+
+    folders: "resources" or "prompts" -> the folder.
+    """
     folder = folders[finding.folder]
     whole = os.path.join("" if folder is None else folder.path, finding.path)
     path = os.path.relpath(whole)
-    path = whole if path.startswith("..") else path
+    if path.startswith(".."):
+        path = whole
     # A file name need not be UTF-8, but stdout must be.
     return path.encode("utf-8", "replace").decode()

@@ -58,11 +58,11 @@ def serve_sockets(
 ) -> NoReturn:
     """Serve the targets on sockets until SIGTERM or SIGINT, and end the process.
 
-    unix, tcp: the addresses to listen at, in addition to the sockets that systemd passes.
     targets: the files, modules, folders or server files to serve; several are served as one.
     options: the options for a folder of Markdown.
     file_options: the options for server files such as mcp.json.
-    http: the settings for clients that speak HTTP; None for clients that send JSON-RPC messages.
+    unix, tcp: the addresses to listen at, in addition to the sockets that systemd passes.
+    http: the settings for clients that speak HTTP; None for clients that send lines of JSON-RPC.
     workers: how many worker processes serve; None to serve in this process.
     loop_factory: makes the event loop; None for the one that the target has asked for.
     allow_remote: whether `tcp` may contain addresses that other machines can reach.
@@ -72,8 +72,8 @@ def serve_sockets(
     traceback: whether to log the whole traceback if a target cannot be imported.
     strict: whether to exit if one of several targets cannot be imported.
     wrap: returns the backend of a target with guards and other wrappers around it.
-    Exit codes: 0 after the signal; 2 if a target does not exist or an address is not allowed; 1 if
-    a target cannot be imported, or listening or starting fails.
+    Exit codes: 0 after the signal; 1 if a target cannot be imported or started, or an address
+    cannot be listened at; 2 if a target does not exist, or an address is not allowed.
     """
     writer = bounded_stderr()
     logging_setup.configure(format=log_format, component="concertino", writer=writer)
@@ -117,10 +117,11 @@ def _open_listeners(
     http: HttpOptions | None,
     allow_remote: bool,
 ) -> list[Listener]:
-    """Return the listeners at these addresses, and those that systemd has passed.
+    """Return the listeners at these addresses, and the listeners that systemd has passed.
 
-    A worker gets only the sockets that it has inherited, which include those of the addresses.
-    Raises ValueError and OSError.
+    A worker process only returns the listeners that it has inherited. They include those at the
+    addresses, which its parent has opened.
+    Raises ValueError for an address that is not allowed, and OSError if listening fails.
     """
     # Over HTTP, check_exposure() has its own rules for addresses that other machines can reach.
     allow_remote = allow_remote or http is not None

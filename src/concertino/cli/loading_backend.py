@@ -21,20 +21,22 @@ __all__ = ["LoadingBackend", "Turn"]
 log = logging.getLogger("concertino")
 
 
-# The import of the next file begins when the previous one is done, but after this time at the
-# latest.
+# The import of a file begins when the import of the previous file is done, but after this time at
+# the latest.
 TURN_S = 0.25
 
 
 class Turn:
     """Makes the targets of `concertino serve` load one after the other, each in its own thread.
 
-    Each target has a Turn. Importing a file puts its folder first into sys.path. If two files were
-    imported at the same time, one might find modules in the folder of the other. But if a file
-    takes longer than TURN_S, the next one does not wait for it any more.
+    Each target has a Turn. If a target takes longer than TURN_S, the next target does not wait for
+    it any more.
 
     previous: the Turn of the target before this one; None for the first target.
     """
+
+    # Importing a file puts its folder first into sys.path. If two files were imported at the same
+    # time, one might find modules in the folder of the other.
 
     def __init__(self, previous: Turn | None) -> None:
         self._previous = previous
@@ -42,11 +44,11 @@ class Turn:
         self._is_over = Event()
 
     def take(self, load: Callable[[], Backend]) -> Backend:
-        """Wait for the turn of this target, and then call `load`. Blocks the calling thread.
+        """Wait for the turn of this target, then call `load` and return its result. Blocks.
 
         The turn begins when the previous target is loaded, or has taken TURN_S seconds.
 
-        load: loads the target. Returns its result, and raises its exceptions.
+        load: loads the target. Its exceptions are raised.
         """
         # The threads may begin in another order than that of the targets, so first wait until the
         # previous target has begun.

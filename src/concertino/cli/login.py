@@ -74,10 +74,9 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def offer_login(error: RpcError, url: str) -> bool:
-    """Ask the user whether to log in at a server that requires it, and log in if the user agrees.
+    """Ask the user whether to log in at a server, and log in if the user agrees.
 
-    Does not ask if the error does not say that the server requires a login, or if there is no
-    terminal.
+    Asks only if the error says that the server requires a login, and if there is a terminal.
 
     error: the error response of the server.
     url: the URL of the server.
@@ -88,10 +87,11 @@ def offer_login(error: RpcError, url: str) -> bool:
         return False
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    print(f"{escape_controls(url)} asks for a login.", file=sys.stderr)  # noqa: T201
     # On stderr, because stdout may be a pipe for the result.
+    print(f"{escape_controls(url)} asks for a login.", file=sys.stderr)  # noqa: T201
     print("Log in now, in a browser? [Y/n] ", end="", file=sys.stderr, flush=True)  # noqa: T201
     answer = sys.stdin.readline()
+    # Without a newline, stdin has ended, which is not a yes.
     if not answer.endswith("\n") or answer.strip().lower() not in ("", "y", "yes"):
         return False
     from concertino.authorization.settings import OAuth
@@ -101,7 +101,10 @@ def offer_login(error: RpcError, url: str) -> bool:
 
 
 def _log_in(url: str, settings: OAuth, *, may_open: bool) -> Login:
-    """Log in. may_open: whether to open a browser. Raises UsageError and CommandFailure."""
+    """Log in at a server, and return the login. Raises UsageError and CommandFailure.
+
+    may_open: whether to open the page of the login in a browser.
+    """
     try:
         import asyncio
 

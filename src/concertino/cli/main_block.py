@@ -1,8 +1,9 @@
 """run_main_block(): executes a file's `if __name__ == "__main__":` block without serving.
 
-`concertino serve FILE` imports the file, which skips that block. But the backend to serve may be
-created only there: `run(Guard(server, rate_limit="10/60"))`. So the command executes the block too.
-Meanwhile, run() does not serve the backend, but records it for the command (runtime/entry.py).
+`concertino serve FILE` imports the file, and an import skips that block. But the backend to serve
+may be created only there: `run(Guard(server, rate_limit="10/60"))`. So the command executes the
+block, too. During that time run() only records the backend for the command, and does not serve it
+(runtime/entry.py).
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ from concertino.runtime.entry import run
 def run_main_block(module: ModuleType, path: str) -> None:
     """Execute a file's `if __name__ == "__main__":` block, from its beginning to its call of run().
 
-    Call this only while run() records its arguments instead of serving. The block is not executed
-    if it contains no call of run(), or only calls inside of other statements, such as `if`. While
-    the block runs, sys.argv contains only the path, as for a script without arguments.
+    Call this only while run() records its arguments instead of serving. Does nothing if run() is
+    not called at the top level of the block. While the block runs, sys.argv contains only the path.
 
     module: the imported file. The block is executed with its variables.
     path: the path of the file.
@@ -50,7 +50,7 @@ def _execute(statements: list[ast.stmt], module: ModuleType, path: str) -> None:
     calls = [number for number, statement in enumerate(statements) if _is_run_call(statement)]
     if not calls:
         return
-    # Skip the statements after run(): a script never reaches them either.
+    # Skip the statements after run(): run() does not return, so a script never reaches them.
     before, call = statements[: calls[0]], statements[calls[0]]
     namespace = vars(module)
     exec(compile(ast.Module(before, []), path, "exec"), namespace)

@@ -128,13 +128,17 @@ def suggest_project_name(name: str) -> str:
 
 
 def _is_installed(name: str) -> bool:
-    """Return whether this Python has a package of that name, other than in its standard library."""
-    places = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
-    return any(PathFinder.find_spec(spelt, places) for spelt in (name, name.lower()))
+    """Return whether a package of that name is installed for this Python."""
+    folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    return any(PathFinder.find_spec(spelling, folders) for spelling in (name, name.lower()))
 
 
 def _write(folder: str, files: Mapping[str, str]) -> None:
-    """Write files into a folder. Raises UsageError if one exists, and OSError."""
+    """Write files into a folder.
+
+    files: path relative to the folder -> text.
+    Raises UsageError if one of the files exists, and OSError if a file cannot be written.
+    """
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise UsageError(f"{folder} is in the way", "move it, or choose another name")
     if existing := [path for path in files if os.path.lexists(os.path.join(folder, path))]:

@@ -27,7 +27,8 @@ def add_repeatable(
 
     options: the parser, or a group of options in it.
     name: the option, such as "--env".
-    metavar, help: the name of its value, and its description in the help.
+    metavar: the name of the option's value in the help, such as "NAME=VALUE".
+    help: the description of the option in the help.
     """
     options.add_argument(name, action="append", default=[], metavar=metavar, help=help)
 

@@ -72,8 +72,8 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
 
     args: the parsed arguments. `args.file` is the path of plugins.yaml, which lists the plugins.
     server: the words after `--`. This command accepts none.
-    Exit codes: 0 after a signal, 1 if it cannot listen, 2 if plugins.yaml or an address cannot be
-    used.
+    Exit codes: 0 after a signal, 1 if the hub cannot listen or fails, 2 if plugins.yaml or an
+    address cannot be used.
     """
     reject_extra_args(args, server)
     writer = bounded_stderr()
@@ -153,9 +153,8 @@ async def _run_hub(
 async def _start(hub: Hub, control: HubControl, reload: PluginsReload) -> None:
     """Start a hub, and wait until each plugin is ready, has failed or seems to wait for something.
 
-    The hub is the process that starts the plugins and passes calls to them.
-    control: from now on, accepts the commands of `concertino hub`.
-    reload: from now on, applies changes of the file that lists the plugins.
+    control: accepts the commands of `concertino hub`, once it is opened here.
+    reload: applies changes of the file that lists the plugins, once it is opened here.
     """
     await hub.launch()
     await control.open(os.environ)

@@ -49,7 +49,8 @@ def _split_blocks(text: str) -> Iterator[list[str]]:
         mark = FENCE.match(line)
         if fence:
             block.append(line)
-            fence = "" if mark and mark[1] == fence else fence
+            if mark and mark[1] == fence:
+                fence = ""
             continue
         if block and (mark or not _continues(line, block)):
             yield block
@@ -61,12 +62,18 @@ def _split_blocks(text: str) -> Iterator[list[str]]:
 
 
 def _continues(line: str, block: list[str]) -> bool:
-    """Return whether a line belongs to a block, given as its lines so far, or begins a new one."""
-    if _is_row(line):
-        return _is_row(block[0])
-    alone = not line.strip() or line.startswith("#") or ITEM.match(line) is not None
-    closed = not block[0].strip() or block[0].startswith("#") or FENCE.match(block[0]) is not None
-    return not (alone or closed or _is_row(block[0]))
+    """Return whether a line belongs to the present block. Otherwise it begins a new block.
+
+    block: the lines of the present block.
+    """
+    first = block[0]
+    if _is_row(line) or _is_row(first):
+        return _is_row(line) and _is_row(first)
+    # Empty lines, headings and list items begin a block.
+    begins_block = not line.strip() or line.startswith("#") or ITEM.match(line) is not None
+    # A paragraph does not continue an empty line, a heading or a fenced code block.
+    is_closed = not first.strip() or first.startswith("#") or FENCE.match(first) is not None
+    return not begins_block and not is_closed
 
 
 def _is_row(line: str) -> bool:
@@ -92,8 +99,11 @@ def _format_table(rows: list[str], width: int) -> list[str]:
         name, *others = _split_cells(row)
         lines += _wrap(name, width, "", INDENT)
         for heading, cell in zip(headings[1:], others, strict=False):
+            if not cell:
+                continue
+            # In a table of two columns, the heading of the second one says nothing new.
             label = f"{heading}: " if len(headings) > 2 and heading else ""
-            lines += _wrap(label + cell, width, INDENT, INDENT) if cell else []
+            lines += _wrap(label + cell, width, INDENT, INDENT)
     return lines
 
 
@@ -102,6 +112,10 @@ def _split_cells(row: str) -> list[str]:
 
 
 def _wrap(text: str, width: int, first: str, rest: str) -> list[str]:
+    """Return a text as lines, with links replaced.
+
+    first, rest: the beginning of the first line, and of all other lines.
+    """
     plain = LINK.sub(_format_link, text)
     return wrap(
         plain,

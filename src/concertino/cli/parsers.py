@@ -80,7 +80,8 @@ def parse(parser: argparse.ArgumentParser, name: str, words: Sequence[str]) -> a
     if unknown:
         options: Any = parser._option_string_actions  # pyright: ignore[reportPrivateUsage]
         suggest = load("concertino.cli.suggestions").suggest_for_unknown
-        # Words after an unknown option may be its value, or arguments.
+        # If there is an unknown option, report only the first one, because the words after it may
+        # be its value.
         unknown = [word for word in unknown if word.startswith("-")][:1] or unknown
         text = f"unrecognized arguments: {' '.join(unknown)}"
         raise UsageError(text, suggest(name, list(options), unknown, words))
@@ -95,7 +96,9 @@ class _Parser(argparse.ArgumentParser):
         from concertino.cli.help_text import describe_commands, examples
 
         command = self.prog.removeprefix("concertino").strip()
-        return super().format_help() + examples(command) if command else describe_commands()
+        if not command:
+            return describe_commands()
+        return super().format_help() + examples(command)
 
     def print_help(self, file: Any = None) -> None:
         """Write the help. Raises OSError if that fails, which argparse would ignore."""
@@ -104,7 +107,7 @@ class _Parser(argparse.ArgumentParser):
             (file or sys.stdout or sys.stderr).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
-        # argparse names the types of Python.
+        # argparse's texts contain the names of Python's types.
         message = message.replace("invalid int value: ", "expected a whole number, got ")
         message = re.sub(r"invalid \w+ value: ", "expected a number, got ", message)
         hint = (
@@ -113,7 +116,10 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message, hint)
 
     def _make_example(self, message: str) -> str:
-        """Return an example for words that lack a value or an argument; "" if there is none."""
+        """Return an example if a value or an argument is missing; "" for any other message.
+
+        message: the error of argparse.
+        """
         lacking = re.fullmatch(r"argument (?:\S+/)?(\S+): expected one argument", message)
         if lacking:
             option = self._option_string_actions.get(lacking[1])

@@ -132,7 +132,7 @@ def _run_plugin(args: Namespace) -> NoReturn:
         _exit_failure(args, exc)
     plugin.add_storage(storage, args.kind)
 
-    # Not in on_shutdown, because calls may still be in progress then.
+    # A lifespan and not on_shutdown, because calls may still be in progress when that runs.
     @plugin.lifespan
     def close_storage() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
         yield

@@ -79,7 +79,7 @@ def run_package_command(args: Namespace) -> int:
 def _install(packages: InstalledPackages, source: Path, digest: str | None) -> int:
     """Describe a package, and install it if the user agrees. Returns the exit code.
 
-    digest: the digest that the package must have. It is then installed without asking. None to ask.
+    digest: the digest that the package must have, to install it without asking; None to ask.
     """
     from concertino.cli.approve import confirm
 

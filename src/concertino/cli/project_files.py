@@ -25,7 +25,7 @@ class Project(Struct, frozen=True):
 
     name: the name of the folder, the module and the server.
     requirement: the dependency on concertino, as in PEP 508.
-    has_uv: whether uv runs the project; otherwise the Python in its folder `.venv` does.
+    has_uv: whether to run the project by uv; otherwise by the Python in its folder `.venv`.
     is_plugin: whether the project is a plugin for Claude Code.
     """
 

@@ -125,11 +125,11 @@ def _add_process_options(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> NoReturn:
-    """Run the proxy until the client disconnects, or over HTTP until a signal. Ends the process.
+    """Run the proxy, and end the process when the client disconnects, or over HTTP after a signal.
 
     args: the parsed arguments.
-    server: the words after `--`, which start the server; empty if `args.address` names one that
-        runs.
+    server: the words after `--`, which start the server; empty if `args.address` names a server
+        that runs.
     Raises UsageError and CommandFailure if the proxy cannot start.
     """
     reject_usage: Callable[[str], NoReturn] = args.parser.error
@@ -146,8 +146,8 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     opening_s = args.opening_s
     if opening_s is None:
         opening_s = limits.opening_s if OPENING_VARIABLE in os.environ else OPENING_S
-    # A guard around the proxy may hide the proxy's limit from the Host, so give the Host the same
-    # limit.
+    # The Host has a limit of its own for the first request. A guard around the proxy may hide the
+    # proxy's limit from the Host, so give the Host the same limit.
     limits = replace(limits, opening_s=opening_s)
 
     frontend: Frontend
@@ -214,7 +214,10 @@ def _find_watched_files(args: Namespace, target: Target) -> SourceFiles | None:
 
 
 def _read_address(args: Namespace) -> list[str]:
-    """Return the address of a server that runs; empty without one. Raises UsageError."""
+    """Return the address of a server that runs, as a list of one; [] without one.
+
+    Raises UsageError for words that are not an address.
+    """
     words: list[str] = args.address
     if not words or (len(words) == 1 and is_address(words[0])):
         return words

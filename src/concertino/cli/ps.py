@@ -73,9 +73,9 @@ def terminal_width() -> int:
 
 
 def _format_table(servers: Sequence[RunningServer], width: int) -> list[str]:
-    """Return a table with one line for each server, and below it what is wrong with the server.
+    """Return a table with one line for each server, and its faults below it.
 
-    That is its last error, and the stray lines on its stdout.
+    The faults are the server's last error, and the stray lines on its stdout.
     """
     rows = [HEADINGS, *map(_format_row, servers)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -96,10 +96,9 @@ def _list_faults(item: RunningServer) -> Iterator[str]:
     if item.last_error:
         yield escape_controls(item.last_error)
     if item.stray:
-        lines = (
-            "1 stray line on stdout" if item.stray == 1 else f"{item.stray} stray lines on stdout"
-        )
-        yield f"{lines}, the last one: {_cut(item.last_stray, MAX_STRAY)}"
+        noun = "line" if item.stray == 1 else "lines"
+        last = _cut(item.last_stray, MAX_STRAY)
+        yield f"{item.stray} stray {noun} on stdout, the last one: {last}"
 
 
 def _format_row(item: RunningServer) -> tuple[str, ...]:

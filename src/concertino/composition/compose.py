@@ -64,7 +64,7 @@ def compose(
         )
     for name, part in parts.items():
         if (got := describe_non_backend(part)) is not None:
-            # The caller has probably mistyped an option, and Python takes it for a part.
+            # The caller has probably mistyped an option, which has become one of `parts`.
             hint = suggestion(name, ["strict"])
             if name in ("info", "name"):
                 hint = (

@@ -124,13 +124,13 @@ class ComposedBackend:
         else:
             await self._starts.start(self._notifier_of)
         clashes = await self._directory.settle(self._router.parts_with("resources"))
-        if not self._rules.maps_uris:
+        if clashes and not self._rules.maps_uris:
             # The error names only the first clash.
-            for uri, (first, second) in clashes.items():
-                raise RegistrationError(
-                    f"compose: both {first} and {second} have the resource {uri}; remove one, or "
-                    "give it another URI"
-                )
+            uri, (first, second) = next(iter(clashes.items()))
+            raise RegistrationError(
+                f"compose: both {first} and {second} have the resource {uri}; remove one, or "
+                "give it another URI"
+            )
         self._directory.report(clashes)
 
     def _view_of(self, name: str) -> PartView:
@@ -211,10 +211,11 @@ class ComposedBackend:
         return self._features.join(features)
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        """Forward a call to the part that it is for. Concatenate the lists of all parts for a list.
+        """Forward a call to the part that has the tool, prompt or resource, and return its result.
 
-        A list waits for parts that are still starting, but `rules.lists_s` seconds after the start
-        has begun at the latest. A call waits until its part has started or failed.
+        A call waits until its part has started or failed. A request for a list returns the lists of
+        all parts, one after the other. It waits for parts that are still starting, at most until
+        `rules.lists_s` seconds after the start has begun.
         Raises RpcError if no part is found or if the part has failed, and the errors of the part.
         """
         method = call.method
@@ -246,7 +247,7 @@ class ComposedBackend:
         self._watched = uris
         await self._router.refresh_owners()
         for name, part in list(self._router.parts_with("resources")):
-            # The parts may change while one of them is told.
+            # The part may have been removed while watch() of another one was awaited.
             if self.parts.get(name) is part:
                 await part.watch(self._view_of(name).select_uris(uris))
 
@@ -288,13 +289,17 @@ class ComposedBackend:
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
         """Return the function with which a part checks the arguments of its tool or prompt.
 
-        Guards call the function before a call is counted against a limit. It raises
+        Guards call the function before they count a call against a limit. The function raises
         ArgumentsRefused or RpcError for invalid arguments.
-        method, name: for example "tools/call", and the name of the tool that clients see.
-        Returns None if only handle() can check the arguments.
+        method: "tools/call" or "prompts/get".
+        name: the name of the tool or prompt that clients see.
+        Returns None if no part can have the name, or if the part has no such function.
         """
         found = self._names.find(name)
-        return None if found is None else argument_check_of(self.parts[found[0]], method, found[1])
+        if found is None:
+            return None
+        part_name, own_name = found
+        return argument_check_of(self.parts[part_name], method, own_name)
 
     def param_headers(self, name: str) -> ParamHeaders:
         """Return the arguments of a tool that clients repeat in HTTP headers.
@@ -304,7 +309,10 @@ class ComposedBackend:
         name: the name of the tool that clients see.
         """
         found = self._names.find(name)
-        return {} if found is None else param_headers_of(self.parts[found[0]], found[1])
+        if found is None:
+            return {}
+        part_name, own_name = found
+        return param_headers_of(self.parts[part_name], own_name)
 
     def on_client_notification(
         self,
@@ -314,7 +322,8 @@ class ComposedBackend:
     ) -> None:
         """Pass a notification of a client to all parts that have started.
 
-        session: the client's connection. Each part gets an object of its own that stands for it.
+        session: the client's connection. Each part gets a session object of its own, which stands
+            for this connection.
         """
         for name, part in self.parts.items():
             if self._starts.serves(name):

@@ -24,7 +24,7 @@ log = logging.getLogger("concertino.composition")
 
 
 class ComposedFeatures:
-    """Joins the features of a composition's parts, which are the backends that it serves as one.
+    """Joins the features of the parts of a composition: the backends that are served as one.
 
     info: the name and version of the server that clients see.
     """

@@ -101,10 +101,11 @@ class ComposedLists:
         contents = [page.content for page in sources]
         cached = self._lists.get(call.method)
         if cached and len(cached[0]) == len(contents) and all(map(is_, cached[0], contents)):
-            # Return the same object, because the session caches the encoded form of an object.
+            # The pages are the same objects as for the cached list. Return the same list, because
+            # the session caches the encoded form of an object.
             whole = cached[1]
         else:
-            # Spec: server/utilities/caching.
+            # The list is public only if the lists of all parts are (server/utilities/caching).
             shared = all(part.features().cache_scope == "public" for part in elsewhere)
             hints = _cache_hints(contents, shared)
             # Clients should not cache a list that lacks parts which are still starting. Lists of
@@ -236,6 +237,7 @@ def _pass_list(
     pages: the pages of the parts from which it was built.
     """
     if isinstance(whole, Raw) and _are_legacy(pages):
+        # The joined list may have fields of all these revisions, so it counts as the newest one.
         context.caller.pass_result(whole, max(page.revision for page in pages))
 
 
@@ -255,9 +257,11 @@ def _cache_hints(pages: list[Any], shared: bool) -> dict[str, Any]:
     shared: whether the parts without items on these pages allow caches that users share.
     Returns `ttl_ms` and `cache_scope`; a value is UNSET if clients get no such hint.
     """
+    if not pages:
+        return {"ttl_ms": UNSET, "cache_scope": UNSET}
     ages = [page.ttl_ms for page in pages]
-    public = shared and bool(pages) and all(page.cache_scope == "public" for page in pages)
+    is_public = shared and all(page.cache_scope == "public" for page in pages)
     return {
-        "ttl_ms": UNSET if not pages or UNSET in ages else min(ages),
-        "cache_scope": "public" if public else UNSET,
+        "ttl_ms": UNSET if UNSET in ages else min(ages),
+        "cache_scope": "public" if is_public else UNSET,
     }

@@ -48,25 +48,26 @@ class PartNames(Protocol):
     def find(self, name: str) -> tuple[str, str] | None:
         """Return the part that has a tool or prompt, and the part's own name of this item.
 
-        The part need not have such a tool or prompt: only the prefix of the name is examined.
-        Returns None if the name begins with the prefix of no part.
-        name: the name that the client has sent, which show() has returned if it is right.
+        Only the prefix of the name is examined, so the part need not have such a tool or prompt.
+        Returns None if the name does not begin with the prefix of a part.
+        name: the name that the client has sent, such as `math_add`.
         """
         ...
 
     def is_known(self, name: str) -> bool:
-        """Return whether the result of find() for a name is certainly right.
+        """Return whether find() certainly returns the right own name for this name.
 
-        show() shortens long names, and find() can restore only those that show() has shortened
-        before. A client may know a short name from an earlier run of the program. Then this returns
-        False; call show() for all tools and prompts of the part, and after that find() again.
+        show() shortens long names. find() can only restore a name that show() has shortened in this
+        run of the program, but a client may know the name from an earlier run. If this method
+        returns False, call show() for all tools and prompts of the part, and then find() again.
         """
         ...
 
     def uri_prefix(self, part: str) -> str:
-        """Return the prefix of a part for URIs and task ids; a `+` follows it.
+        """Return the prefix of a part for URIs and task ids, without the `+` that follows it.
 
-        A URI of the part gets it if another part has the same URI, and a task id always.
+        A URI of the part gets the prefix if another part has the same URI. A task id always gets
+        the prefix.
         """
         ...
 
@@ -138,12 +139,16 @@ class BoundedNames:
             while prefix.lower() in owners:
                 prefix = f"{plain}-{number}"
                 number += 1
+            # Warn only if the part did not have this prefix before.
             if prefix != plain and self.prefixes.get(part) != prefix:
                 owner = owners[plain.lower()]
                 log.warning(
                     "%s: its tools are named %s_..., because those of %s are named %s_...; rename "
                     "one of the two",
-                    *(part, prefix, owner, prefixes[owner]),
+                    part,
+                    prefix,
+                    owner,
+                    prefixes[owner],
                 )
             owners[prefix.lower()] = part
             prefixes[part] = prefix

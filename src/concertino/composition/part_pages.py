@@ -78,11 +78,11 @@ class PartPages:
         """Yield (name, page) for each part, in the order of `parts`.
 
         If the caller stops iterating, the requests that are still running are cancelled.
-        parts: name and backend of the parts to ask. The first one is the part at which the client's
-            list continues.
+        parts: name and backend of the parts to ask. The client's list continues at the first of
+            these parts.
         listing: describes the list method, such as `tools/list`.
-        call: the client's request, whose cursor belongs to the first part. The client has got
-            nothing of the other parts' lists, so they are asked for their first page.
+        call: the client's request, whose cursor belongs to the first of these parts. All other
+            parts are asked for their first page.
         context: the Context of this request.
         Raises the error of a part if limit_s is None.
         """
@@ -146,7 +146,7 @@ class PartPages:
         task: asyncio.Task[PartPage],
         listing: ListMethod,
     ) -> None:
-        """Report that a part has answered whose list took too long."""
+        """Tell clients to request the list again, because a late part has answered now."""
         self._late.discard(task)
         if not task.cancelled() and task.exception() is None:
             self._failures.pop((name, method), None)

@@ -70,12 +70,12 @@ class PartStarts:
         """Start all parts concurrently, and wait for them.
 
         - Waits `rules.start_s` seconds, or less if all parts have started or failed.
-        - If no part has started by then, waits until the first part has started or all have failed.
-          In the latter case raises ConcertinoError.
-        - If `rules.may_be_empty` is True, does not wait longer, and does not raise.
+        - If no part has started by then, waits longer: until one part has started, or all have
+          failed. If `rules.may_be_empty` is True, does not wait longer.
 
         Parts that are slower go on starting in the background.
         notifier_of: called with the name of a part; returns the Notifier that the part gets.
+        Raises ConcertinoError if all parts have failed, unless `rules.may_be_empty` is True.
         """
         self._lists_until = asyncio.get_running_loop().time() + self._rules.lists_s
         for name in self._parts:
@@ -138,9 +138,9 @@ class PartStarts:
     async def wait_for(self, name: str) -> None:
         """Wait until a part has started.
 
-        Raises RpcError with the reason if the part fails, has failed before or is removed. If the
-        rules have retries, the part is started again soon after this error, so that a later call
-        may succeed.
+        Raises RpcError with the reason if the part fails, has failed before or is removed. If
+        `rules.retries_s` is not empty, a failed part is started again soon after this error, so
+        that a later call may succeed.
         """
         # Loop, because another part may get the name while the call waits, and then starts too.
         while (first_start := self.starting.get(name)) is not None:
@@ -228,8 +228,10 @@ class PartStarts:
         # BaseException includes SystemExit: no part may end the process in which other parts run.
         except BaseException as exc:
             task = asyncio.current_task()
+            # A CancelledError counts as a failure of the part if nobody has cancelled this task.
             if isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise
+            # The part was removed while it was starting.
             if self._parts.get(name) is not part:
                 return False
             self._errors[name] = exc

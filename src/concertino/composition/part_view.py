@@ -132,9 +132,9 @@ class PartView:
 class PartContext(ContextWrapper):
     """The Context that a part gets with a call. It forwards to the Context of the composition.
 
-    But its call_tool() calls tools of the same part, by the part's own names, and its `caller` uses
-    the part's own URIs and task ids.
-    inner: the Context of the composition's call.
+    There are two differences. call_tool() calls a tool of the same part, by the part's own name.
+    `caller` uses the part's own URIs and task ids.
+    inner: the Context that the composition has got with the call.
     view: translates the part's names, URIs and task ids.
     """
 
@@ -152,13 +152,12 @@ class PartContext(ContextWrapper):
     def map_result(self, method: str, result: Struct | Raw) -> Struct | Raw:
         """Return the result of this call with the URIs and task ids that clients see.
 
-        Caller.pass_result() allows the runtime to send a result without decoding it. If the part
-        has called it with its result, it is called again with the translated result, so that this
-        one is sent without being decoded, too.
         method: the method of the call.
         result: the result of the part.
         """
         mapped = self._view.map_result(method, result)
+        # If the part has called Caller.pass_result(), which allows the session to send the result
+        # without decoding it, call it again with the translated result.
         if mapped is not result and self._caller is not None:
             self._caller.pass_mapped(result, mapped)
         return mapped
@@ -167,8 +166,8 @@ class PartContext(ContextWrapper):
     def passed_revision(self) -> str:
         """Return the protocol revision that the part has passed to Caller.pass_result().
 
-        A part that forwards a call to another server calls pass_result(), so that the result can be
-        sent without decoding it. Returns "" if the part has not called it.
+        This is the revision of the server whose result the part returns. Returns "" if the part has
+        not called pass_result().
         """
         return "" if self._caller is None else self._caller.passed_revision
 

@@ -31,8 +31,8 @@ class ResourceDirectory:
     parts: name -> backend. The owner of this mapping may add and remove items later.
     owners: records which part each resource belongs to.
     pages: logs failures of parts.
-    rules: `list_limit_s` is the time limit for a part's answer; `maps_uris` says what happens if
-        two parts list the same URI.
+    rules: the settings of the composition. `list_limit_s` is the time limit for a part's answer,
+        and `maps_uris` says what happens if two parts list the same URI.
 
     Attributes:
     has_changed: whether the resources of a part may have changed since the last refresh(). May be
@@ -113,6 +113,7 @@ class ResourceDirectory:
         """
         if self._again_at is not None and asyncio.get_running_loop().time() > self._again_at:
             self.has_changed = True
+        # settle() sets has_changed to False. A notification of a part may set it again meanwhile.
         while self.has_changed:
             try:
                 clashes = await self.settle(parts())

@@ -45,19 +45,23 @@ class ResourceOwners:
         Returns the URIs that two parts list: URI -> (its owner, the other part). If maps_clashes is
         True, URIs that an earlier call has returned are left out.
         """
-        owners = {
-            uri: part
-            for uri, part in self._owners.items()
-            if self._maps_clashes and (part not in listed or uri in listed[part])
-        }
+        owners: dict[str, str] = {}
+        if self._maps_clashes:
+            # The owner of a URI keeps it as long as it lists the URI.
+            owners = {
+                uri: part
+                for uri, part in self._owners.items()
+                if part not in listed or uri in listed[part]
+            }
         clashes: dict[str, tuple[str, str]] = {}
         for part, uris in listed.items():
-            mapped = {uri for uri in uris if owners.setdefault(uri, part) != part}
-            before = self._mapped.get(part, set()) if self._maps_clashes else set[str]()
-            for uri in mapped - before:
+            # A URI without an owner belongs to this part from now on.
+            clashing = {uri for uri in uris if owners.setdefault(uri, part) != part}
+            # Without maps_clashes, nothing was recorded in self._mapped.
+            for uri in clashing - self._mapped.get(part, set()):
                 clashes[uri] = owners[uri], part
             if self._maps_clashes:
-                self._set_mapped(part, mapped)
+                self._set_mapped(part, clashing)
         self._owners = owners
         return clashes
 
@@ -88,11 +92,11 @@ class ResourceOwners:
         return f"{self._prefix_of(part)}+{uri}" if self._maps_clashes else None
 
     def _fits_mapped_template(self, part: str, uri: str) -> bool:
-        """Return whether a URI matches a template of a part that clients see with a prefix.
+        """Return whether a URI matches one of a part's templates that clients see with a prefix.
 
-        Then clients must see the URI with the prefix, too. Returns False for a URI that a part
-        lists, because its owner decides about the prefix.
+        Clients must see such a URI with the prefix, too.
         """
+        # If a part lists the URI itself, the owner of the URI decides about the prefix.
         if uri in self._owners:
             return False
         return any(template.match(uri) is not None for template in self._templates.get(part, ()))

@@ -176,6 +176,7 @@ class _TermCache(dict[str, str]):
         # Most runs are plain words, in lower case, capitalized or in capitals.
         if run.isascii() and run.isalpha() and (run[1:] == run[1:].lower() or run.isupper()):
             terms = self._term(run.lower())
+        # The run is one word, for example with signs or in camelCase.
         elif run.isalnum() or WORD.fullmatch(run):
             terms = " ".join(dict.fromkeys(" ".join(self._terms_of_word(run)).split()))
         else:
@@ -186,7 +187,7 @@ class _TermCache(dict[str, str]):
         return terms
 
     def _term(self, lower: str) -> str:
-        """Return the term of a word in lower case. Empty for a stop word or a very long word."""
+        """Return the term of a word in lower case; "" for a stop word or a very long word."""
         if lower in STOP_WORDS or len(lower) > MAX_TERM:
             return ""
         lower = ALIASES.get(lower, lower)
@@ -248,10 +249,16 @@ class _TermCache(dict[str, str]):
         terms: list[str] = []
         end = 0
         for run in UNSPACED.finditer(word):
-            terms += self[word[end : run.start()]].split() if run.start() > end else []
-            terms += [run[0][start : start + 2] for start in range(max(1, len(run[0]) - 1))]
+            if run.start() > end:
+                terms += self[word[end : run.start()]].split()
+            characters = run[0]
+            # A single character is a term of its own.
+            pairs = max(1, len(characters) - 1)
+            terms += [characters[start : start + 2] for start in range(pairs)]
             end = run.end()
-        return terms + (self[word[end:]].split() if end < len(word) else [])
+        if end < len(word):
+            terms += self[word[end:]].split()
+        return terms
 
 
 def _strip_accents(word: str) -> str:

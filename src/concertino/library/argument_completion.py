@@ -36,6 +36,7 @@ def complete_argument(
     try:
         params = call.decode_params(CompleteParams)
     except DECODE_ERRORS as exc:
+        # msgspec writes names and types in backticks.
         raise invalid_params(str(exc).replace("`", "")) from None
 
     ref, argument = params.ref, params.argument
@@ -48,7 +49,8 @@ def complete_argument(
     if argument.name not in variables:
         raise _unknown_argument(f"the resource template {ref.uri}", argument.name)
 
-    # The value may be a list separated by commas. Its last item is completed.
+    # The value may be a list separated by commas. Complete its last item, and do not suggest the
+    # items before it again.
     if argument.name in ("tags", "categories"):
         done, comma, start = argument.value.rpartition(",")
         chosen = done.split(",")

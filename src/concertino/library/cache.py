@@ -172,7 +172,7 @@ class Cache:
         """Return path -> cached document; {} if there is no valid cache file.
 
         The documents may be out of date, so compare their size and modification time with those of
-        the files. Raises TargetError as load() does.
+        the files. Raises TargetError if tantivy is not installed.
         """
         content = self.load()
         return {} if content is None else {doc.path: doc for doc in content.documents}
@@ -232,7 +232,7 @@ class Cache:
         dead: int,
         index: IndexDirectory,
     ) -> None:
-        """Write the cache file, and remove old files of other libraries if there are too many.
+        """Write the cache file, and remove the oldest ones if all together exceed the limits.
 
         Raises nothing: a failure is logged.
         documents: number in the index -> document.
@@ -285,6 +285,7 @@ class Cache:
         except OSError:
             return None
 
+        # All headers have the same length.
         payload = memoryview(data)[len(_header(b"")) :]
         if not data.startswith(_header(payload)):
             logger.info("index cache %s: damaged, or of another version; made anew", self.path)
@@ -343,15 +344,16 @@ def _is_consistent(content: CacheFile) -> bool:
 def _is_index_file(name: str, data: bytes) -> bool:
     """Return whether a file may be written into an index directory and opened by tantivy.
 
-    tantivy does not check files when it opens them, and a damaged file may abort the process. So
-    this function checks the footer of the file: JSON with the CRC-32 of the data before it, the
-    length of this JSON, and a constant. tantivy's two JSON files have no footer.
+    tantivy does not check files when it opens them, and a damaged file may abort the process.
     """
     # A name with a directory in it would be written elsewhere.
     if not name or "\0" in name or Path(name).name != name or name in ("..", LOCK):
         return False
+    # tantivy's two JSON files have no footer.
     if name.endswith(".json"):
         return True
+    # The footer of all other files: JSON with the CRC-32 of the data before it, the length of this
+    # JSON (4 bytes), and a constant (4 bytes).
     end = len(data) - 8
     start = end - int.from_bytes(data[end : end + 4], "little")
     if start < 0:
@@ -382,6 +384,7 @@ def _remove_abandoned(parent: Path) -> None:
         is_old = False
         try:
             is_old = time.time() - folder.stat().st_mtime > ABANDONED_S
+            # Another process may have just created the directory, and is about to lock it.
             if folder.name.startswith(UNLOCKED) and not is_old:
                 continue
             with open(folder / LOCK, "r+b") as lock:

@@ -42,9 +42,9 @@ def render_registry(documents: DocumentRegistry, scheme: str, count: Counter) ->
                 {
                     "category": name,
                     **({} if name == MATCH else {"uri": uri_of(scheme, name)}),
-                    **_sums(own, count),
+                    **_sums(members, count),
                 }
-                for name, own in categories.items()
+                for name, members in categories.items()
             ],
             **_sums(items, count),
             **_entries(items, count),
@@ -78,7 +78,7 @@ def render_category(
 
 
 def _sums(items: Iterable[Item], count: Counter) -> dict[str, int]:
-    """Return how many of the files are documents, and how many tokens these have."""
+    """Return how many of the files are documents, and how many tokens the documents have."""
     documents = [item for item in items if isinstance(item, Document)]
     return {"documents": len(documents), "tokens": sum(count(doc.body) for doc in documents)}
 

@@ -164,7 +164,7 @@ class DocumentRegistry:
         """
         with self._lock:
             path = self._keys.get(key)
-            if path is not None and not is_reserved(key):
+            if path is not None:
                 return self._items[path]
             # `agent/go` means `agents/go`, if there is a category `agents` and no `agent`.
             name, slash, rest = key.partition("/")
@@ -228,7 +228,8 @@ class DocumentRegistry:
     def ambiguities(self) -> dict[str, list[Item]]:
         """Return alias -> files, for each alias that several files have. For `concertino lint`.
 
-        Aliases with more than two path components are left out.
+        An alias that is the key of a file is left out, because it means this file. Aliases with
+        more than two path components are left out, too.
         """
         with self._lock:
             return {
@@ -289,7 +290,7 @@ class DocumentRegistry:
 
 
 def is_reserved(key: str) -> bool:
-    """Return whether a key means the registry or a search, and never a file."""
+    """Return whether a key in a client's URI means the registry or a search, and not a file."""
     return key in (REGISTRY, MATCH) or (key.count("/") == 1 and key.endswith(f"/{MATCH}"))
 
 

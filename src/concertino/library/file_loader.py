@@ -43,9 +43,9 @@ class FolderState(Generic[Parsed]):
     folder: lists and reads the files.
     parse: called with a Markdown file and its bytes. Returns the parsed file (None if the file is
         invalid) and a list of its problems, which are its defects.
-    parse_other: called with any other file, and with a Markdown file for which `parse` has returned
-        None. Returns the result for such a file, which it does not read. None to leave these files
-        out.
+    parse_other: called with each file that is not Markdown, and with each Markdown file for which
+        `parse` has returned None. Returns the parsed file, without reading the file. None to leave
+        all these files out.
 
     Attributes:
     found: path -> file, for all files of the directory at the latest refresh().
@@ -119,9 +119,9 @@ class FolderState(Generic[Parsed]):
         return changed, removed, messages
 
     def _forget_missing(self, under: str, listing: Listing) -> set[str]:
-        """Remove the files below `under` that are not in a new listing from the state.
+        """Forget the files below `under` that a new listing no longer contains.
 
-        Returns the paths of those that were parsed.
+        Returns the paths of the forgotten files that were parsed.
         """
         removed: set[str] = set()
         for path in [path for path in self.found if is_below(path, under)]:
@@ -174,8 +174,8 @@ class FileLoader:
     Attributes:
     resources, prompts: the parsed files of the two directories; None for a directory that the
         library does not have.
-    known: path -> cached document. It may be set before the first refresh(): a file is not read if
-        it has the size and the modification time of its cached document.
+    known: path -> cached document, for the first refresh(), which does not read a file if it has
+        the size and the modification time of its cached document. Empty afterwards.
     """
 
     def __init__(

@@ -68,14 +68,14 @@ def category_of(path: str) -> str:
 def mime_type_of(path: str) -> str | None:
     """Return the MIME type for the path's suffix; None for an unknown suffix.
 
-    It comes from the standard library's own table, and not from the tables of the system, because
-    these differ between machines.
+    The type is the same on every machine.
     """
     if is_markdown(path):
         return MARKDOWN
     # Imported here because a library of Markdown does not need it.
     from mimetypes import MimeTypes
 
+    # Without file names, only the standard library's own table is used, and none of the system's.
     kind, encoding = MimeTypes(filenames=()).guess_type(path, strict=False)
     return "application/octet-stream" if encoding else kind
 
@@ -230,14 +230,14 @@ def _parse_argument(
     if default is None and "default" in values:
         default = ""
     choices = values.get("values")
+    if not isinstance(choices, list):
+        choices = []
     return Argument(
-        name,
-        description[:MAX_ITEM] if isinstance(description, str) else None,
-        BOOLEANS.get(required, False),
-        default if isinstance(default, str) else None,
-        tuple(choice for choice in choices if isinstance(choice, str))
-        if isinstance(choices, list)
-        else (),
+        name=name,
+        description=description[:MAX_ITEM] if isinstance(description, str) else None,
+        required=BOOLEANS.get(required, False),
+        default=default if isinstance(default, str) else None,
+        values=tuple(choice for choice in choices if isinstance(choice, str)),
     )
 
 
@@ -270,7 +270,8 @@ class _Fields:
     def texts(self, name: str) -> tuple[str, ...]:
         """Return the strings in a field that is a list; () if the field is missing.
 
-        A single string counts as a list of one; in `tags`, it is split at commas.
+        A single string counts as a list with one item. In `tags`, a single string is split at
+        commas.
         """
         value = self.values.get(name)
         if isinstance(value, dict):
@@ -295,6 +296,7 @@ class _Fields:
         text = self.text(name)
         if not text:
             return None
+        # A number of ten digits or more is a mistake.
         if text.isdecimal() and len(text) < 10:
             return int(text)
         self.add_problem(f"{name}: expected a whole number, got {text[:QUOTED]!r}")
@@ -310,10 +312,12 @@ def _join_mapping(value: Value) -> Value:
 
     YAML reads the list item `- Caching: when` as a mapping, but its author meant a text.
     """
-    if isinstance(value, dict) and len(value) == 1:
-        ((name, rest),) = value.items()
-        return f"{name}: {rest}" if isinstance(rest, str) else name if rest is None else value
-    return value
+    if not isinstance(value, dict) or len(value) != 1:
+        return value
+    ((name, rest),) = value.items()
+    if rest is None:
+        return name
+    return f"{name}: {rest}" if isinstance(rest, str) else value
 
 
 def _kind(value: Value) -> str:

@@ -131,7 +131,7 @@ class Folder:
         A directory that does not exist has an empty listing. Raises nothing: errors become
         problems.
         """
-        found = Listing({}, {}, [])
+        found = Listing(files={}, links={}, problems=[])
         root = os.path.realpath(self.path)
         if is_hidden(under):
             return found
@@ -281,8 +281,9 @@ class Folder:
         parent = os.open(os.path.realpath(self.path), OPEN_FOLDER_FLAGS)
         try:
             for folder in folders:
-                parent, previous = os.open(folder, OPEN_FOLDER_FLAGS, dir_fd=parent), parent
-                os.close(previous)
+                child = os.open(folder, OPEN_FOLDER_FLAGS, dir_fd=parent)
+                os.close(parent)
+                parent = child
             # With O_NONBLOCK, because opening a FIFO would block.
             return os.open(name, OPEN_FLAGS | os.O_NONBLOCK, dir_fd=parent)
         finally:
@@ -299,7 +300,7 @@ def _is_inside(path: str, folder: str) -> bool:
 
 
 def _lstat_target(real: str) -> os.stat_result | None:
-    """Return the lstat() result of a link's real path. None if there is no file, or a link loop."""
+    """Return the lstat() result of a link's real path; None for a missing file or a link loop."""
     try:
         status = os.lstat(real)
     except OSError:

@@ -84,6 +84,7 @@ def split_front_matter(text: str) -> tuple[str | None, str, int, LibraryProblem 
         line += 1
         line_end = text.find("\n", start)
         after = len(text) if line_end < 0 else line_end + 1
+        # The first condition is fast, and false for nearly all lines.
         if text[start : start + 3] in ENDS and text[start:after].rstrip() in ENDS:
             return text[block_start:start], text[after:], line + 1, None
         start = after
@@ -127,9 +128,10 @@ def _parse_block(block: str, problems: list[LibraryProblem]) -> Mapping[str, Val
 
 
 def _file_line(line: int | None) -> int:
-    """Convert a line number in the YAML text, from 1, to a number in the file (`---` is line 1).
+    """Return the line number in the file for a line number in the YAML text, both from 1.
 
-    line: None if the line is not known; the result is then the first line of the YAML text.
+    line: the number in the YAML text, which begins in line 2 of the file; None if it is not known.
+        For None, returns the first line of the YAML text.
     """
     return 1 + (line or 1)
 

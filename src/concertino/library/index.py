@@ -223,7 +223,8 @@ class Index:
 
         content: the content of the cache file.
         wanted: URI -> document, all documents that the index must contain.
-        Returns None if too many documents differ, and if tantivy cannot open the index.
+        Returns None if too many documents differ, if there is no directory for the index, or if
+        tantivy cannot open it.
         """
         known = {doc.uri: doc for doc in content.documents}
         # Most documents are the objects from the cache file. Test that first, because to compare
@@ -250,6 +251,7 @@ class Index:
             documents = dict(zip(content.numbers, content.documents, strict=True))
             has_all = _has_exactly(store.searcher(), documents.keys())
             if not has_all or store.schema != _make_schema():
+                # Caught below, like tantivy's own errors.
                 raise ValueError("it does not contain the documents of the cache")
             snapshot = _Snapshot(store.searcher(), documents, content.next_number, content.dead)
             index = cls(store, snapshot, count, directory)
@@ -268,7 +270,7 @@ class Index:
         """Add new and changed documents, and remove documents.
 
         Blocks for about 10 ms, or 90 ms if the index is on a disk, and longer with many documents.
-        So call this in a thread. Searches that begin after its end see the changes.
+        So call this in a thread. Searches that begin after update() has returned see the changes.
         changed: the new and changed documents. Each replaces the document with the same URI.
         removed: the URIs of the documents to remove.
         """
@@ -415,6 +417,7 @@ class Index:
         """
         schema, searcher = self._store.schema, self._snapshot.searcher
         tantivy = import_tantivy()
+        # Selects the document, and adds 0 to its score.
         only_this = tantivy.Query.const_score_query(_term_query(schema, "uri", uri), 0.0)
         parts: list[ScorePart] = []
         for term in self._analyse_query(query.text, searcher).terms:
@@ -435,7 +438,7 @@ class Index:
         A word of which no document contains a term is corrected, or added to `unknown`.
         text: the words of the query.
         """
-        result = SearchResult([], [], {}, [])
+        result = SearchResult(hits=[], terms=[], corrections={}, unknown=[])
         seen: set[str] = set()
         for word in dict.fromkeys(self._analyser.words(text[:MAX_QUERY_CHARACTERS])):
             terms = [term for term in self._analyser.terms(word) if term not in seen]

@@ -92,7 +92,8 @@ class Library:
         the URI `orchestr8://agents/dev/go`. Files that are not Markdown can be read, not searched.
         None for no resources.
     prompts: a directory of Markdown files, each of which is one prompt; None for no prompts. If
-        both directories are given, one of them need not exist yet; clients see it once it exists.
+        both directories are given, one of them need not exist yet. Clients see its files once it
+        exists.
     scheme: the scheme of the URIs of resources.
     name: the name of this server for clients and logs; None for the scheme.
     version: the version of this server for clients.
@@ -108,7 +109,7 @@ class Library:
     watch: whether to follow changes of the files while the server runs, and to notify clients.
     index_cache: whether to store the search index in the user's cache directory, for the next
         start.
-    Raises RegistrationError, which names the wrong argument, also if no directory exists.
+    Raises RegistrationError if an argument is wrong, or if none of the directories exists.
     """
 
     @hint_keywords
@@ -198,8 +199,7 @@ class Library:
     def features(self) -> ServerFeatures:
         """Return the features of this server: resources and prompts, if their directories exist.
 
-        They are known before the directories are loaded. If a directory is removed, its features
-        stay, because clients have seen them.
+        If a directory is removed, its features stay, because clients have seen them.
         """
         return self._features
 
@@ -207,8 +207,9 @@ class Library:
         """Load the directories, and begin to follow their changes.
 
         Each Host (runtime/host.py), which connects the library with its clients, calls this once.
-        Requests such as `initialize` are answered while the directories are still being loaded.
-        outlet: gets the notifications about changes.
+        A Host that implements SupportsEarlyOpening answers requests such as `initialize` while the
+        directories are still being loaded.
+        outlet: the Host, which gets the notifications about changes.
         Raises ConcertinoError if a necessary extra is not installed.
         """
         with self._lock:
@@ -340,12 +341,12 @@ class _LoadedLibrary:
     def is_stale(self) -> bool:
         """Return whether to scan the directories before a call is answered.
 
-        This is needed while the watcher polls, because it notices changes late. But the last scan
-        must be older than FRESH_S, and older than ten times its own duration, so that scans do not
-        take most of the time.
+        False if changes are not followed, or if the operating system reports them.
         """
         if self.watcher is None or self.watcher.receives_events:
             return False
+        # The watcher polls, and so notices changes late. But do not scan so often that scans take
+        # most of the time.
         return time.monotonic() - self.scanned_s > max(FRESH_S, 10 * self.scan_duration_s)
 
     def close(self) -> None:
@@ -356,8 +357,8 @@ class _LoadedLibrary:
 def _load_library(library: Library, settings: _Settings, log: logging.Logger) -> _LoadedLibrary:
     """Read the directories and build the search index. Blocks.
 
-    Raises ConcertinoError if a necessary extra is not installed. Without the extra for searching,
-    the library is loaded nevertheless, and searches are errors.
+    If tantivy is not installed, the library is loaded nevertheless, and searches are errors.
+    Raises ConcertinoError if another necessary package is not installed.
     """
     from concertino.library.document_registry import DocumentRegistry
     from concertino.library.file_loader import FileLoader
@@ -396,12 +397,12 @@ def _load_library(library: Library, settings: _Settings, log: logging.Logger) ->
 
 
 def open_cache(library: Library) -> tuple[Cache | None, str]:
-    """Return the index cache of a library, and the reason why the library cannot be searched.
+    """Return two values: the index cache of a library, and why the library cannot be searched.
 
-    - If tantivy is not installed, returns None and the reason.
-    - If the library has no resources, or the user has no home directory (which is logged), returns
-      None and "".
-    - Otherwise returns the cache and "".
+    - If tantivy is not installed: None, and a text that says so.
+    - If the library has no resources: None and "".
+    - If the user has no home directory, which is logged: None and "".
+    - Otherwise: the cache and "".
     """
     from concertino.library.cache import Cache
 

@@ -136,8 +136,11 @@ class LibraryHandlers:
             for uri, path_before in paths_before.items()
             if self._is_updated(uri, path_before, before)
         ]
-        prompts_changed = bool(change.prompts or change.removed_prompts)
-        return ChangeNotice(list_changed, prompts_changed, sorted(updated))
+        return ChangeNotice(
+            resources=list_changed,
+            prompts=bool(change.prompts or change.removed_prompts),
+            updated=sorted(updated),
+        )
 
     def _update_index(self, change: Change, before: Mapping[str, Item | None]) -> None:
         """Update the search index.
@@ -162,14 +165,16 @@ class LibraryHandlers:
     ) -> bool:
         """Return whether the content of a URI has changed.
 
-        path_before: the result of reader.path_of(uri) before the change.
+        path_before: the path of the URI's file before the change; None if there was no such file.
         changed: the paths of the changed files are its keys.
         """
         path = self.reader.path_of(uri)
         if path != path_before:
             return True
-        # Any file may change a catalogue or a search result.
-        return bool(changed) if path is None else path in changed
+        if path is None:
+            # The URI is a catalogue or a search, whose content may change with any file.
+            return bool(changed)
+        return path in changed
 
     # Resources
 
@@ -242,8 +247,8 @@ class LibraryHandlers:
 def _entry_without_size(item: Item | None) -> Resource | None:
     """Return a file's entry of `resources/list` without its size; None for no file.
 
-    The list counts as changed if one of these entries has changed, so clients get no notification
-    if only the sizes of files have changed.
+    Clients are notified of a change of the list if one of these entries has changed. A change of a
+    file's size alone causes no notification.
     """
     return None if item is None else _resource(item, with_size=False)
 
@@ -252,9 +257,16 @@ def _resource(item: Item, *, with_size: bool = True) -> Resource:
     """Return a file's entry of `resources/list`."""
     size = item.size if with_size else None
     kind = mime_type_of(item.path)
-    if isinstance(item, Document):
-        return Resource(item.uri, item.id, item.title, item.description or None, kind, size)
-    return Resource(item.uri, item.uri.rpartition("/")[2], mime_type=kind, size=size)
+    if not isinstance(item, Document):
+        return Resource(item.uri, item.uri.rpartition("/")[2], mime_type=kind, size=size)
+    return Resource(
+        uri=item.uri,
+        name=item.id,
+        title=item.title,
+        description=item.description or None,
+        mime_type=kind,
+        size=size,
+    )
 
 
 def _read_cursor(call: Call, kind: str) -> str:

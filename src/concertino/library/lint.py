@@ -143,7 +143,11 @@ class _Linter:
         path: str,
         problems: Iterable[LibraryProblem],
     ) -> None:
-        """Add the problems of a file to the findings. folder: `resources` or `prompts`."""
+        """Add the problems of a file to the findings.
+
+        folder: `resources` or `prompts`.
+        path: the path of the file, relative to the directory.
+        """
         self.findings.update(
             LintFinding(folder, path, problem.line, problem.rule, problem.message)
             for problem in problems
@@ -155,7 +159,9 @@ class _Linter:
             ("resources", self._loader.resources),
             ("prompts", self._loader.prompts),
         ):
-            for path, problems in () if state is None else state.problems.items():
+            if state is None:
+                continue
+            for path, problems in state.problems.items():
                 self._add(name, path, problems)
 
     def check_documents(self, documents: list[Document]) -> None:
@@ -174,7 +180,9 @@ class _Linter:
     def check_prompts(self) -> None:
         """Check the names, arguments and links of the prompts."""
         state = self._loader.prompts
-        for path, prompt in () if state is None else state.parsed.items():
+        if state is None:
+            return
+        for path, prompt in state.parsed.items():
             first = _first_line(state, path)
             self._add("prompts", path, _prompt_problems(prompt, path, self._registry))
             self._add("prompts", path, self._links.check_uris(prompt.body, first))
@@ -196,10 +204,7 @@ def _problem(rule: Rule, message: str) -> LibraryProblem:
 
 # The type of the parsed files does not matter, so it is Any.
 def _first_line(state: FolderState[Any] | None, path: str) -> int:
-    """Return the line number in the file at which its body begins.
-
-    Returns 1 if there is no such file, or no longer.
-    """
+    """Return the line number in the file at which its body begins; 1 if there is no such file."""
     if state is None or (found := state.found.get(path)) is None:
         return 1
     try:
@@ -210,7 +215,7 @@ def _first_line(state: FolderState[Any] | None, path: str) -> int:
 
 
 def _missing_fields(document: Document) -> Findings:
-    """Yield a problem for each field that helps to find a document, and is empty."""
+    """Yield a problem for each empty field among those that help to find a document."""
     for name, value in (
         ("tags", document.tags),
         ("capabilities", document.capabilities),
@@ -281,10 +286,9 @@ class _LinkChecker:
                     yield LibraryProblem("broken-link", first + line, message)
 
     def check_uris(self, body: str, first: int) -> Findings:
-        """Yield a problem for each URI of the library in a text that clients cannot read.
+        """Yield a problem for each URI in a text that has the library's scheme and cannot be read.
 
-        The URI may be part of a link or not.
-        body: the text.
+        body: the text, in which URIs may be parts of links or stand alone.
         first: the line number in the file at which the text begins.
         """
         prefix = f"{self._scheme}://"
@@ -341,7 +345,10 @@ class _LinkChecker:
 
 
 def _prompt_problems(prompt: PromptFile, path: str, registry: DocumentRegistry) -> Findings:
-    """Yield the defects of a prompt's name, description and arguments. path: the prompt's file."""
+    """Yield the defects of a prompt's name, description and arguments.
+
+    path: the path of the prompt's file, relative to the directory of prompts.
+    """
     served = registry.prompts()[prompt.name]
     if served.path != path:
         yield _problem(

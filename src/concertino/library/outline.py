@@ -48,9 +48,9 @@ class Outline(Struct):
 
 
 def lines_outside_fences(body: str) -> Iterator[tuple[int, str]]:
-    """Yield (number, line) for the lines outside of code fences. Numbers start at 0.
+    """Yield (number, line) for the lines outside of fenced code blocks. Numbers start at 0.
 
-    A code fence that is not closed extends to the end (CommonMark 4.5).
+    A fenced code block without a closing fence extends to the end of the text (CommonMark 4.5).
     """
     fence = ""
     for number, line in enumerate(body.split("\n")):

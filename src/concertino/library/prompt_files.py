@@ -56,9 +56,9 @@ class PromptFile(Struct, frozen=True):
     """One prompt of a library: a Markdown file with placeholders, such as `${name}`.
 
     name: the value in the front matter, or else the file's name without its suffix.
-    title: for people; None if the front matter has none.
-    description: for people, from the front matter or else the first paragraph; None if there is
-        none.
+    title: the title for people; None if the front matter has none.
+    description: the description for people, from the front matter or else the first paragraph; None
+        if neither exists.
     arguments: the arguments that the front matter declares.
     body: the text without front matter, with placeholders.
     path: the path relative to the directory of prompts.
@@ -80,9 +80,10 @@ class PromptFile(Struct, frozen=True):
         These are the declared arguments. If none are declared and the text contains `$ARGUMENTS`,
         there is one optional argument called ARGUMENTS.
         """
-        if self.arguments or not any(name is None for name in find_placeholders(self.body)):
-            return self.arguments
-        return (Argument(ARGUMENTS, "What stands for $ARGUMENTS"),)
+        # find_placeholders() returns None for $ARGUMENTS.
+        if not self.arguments and None in find_placeholders(self.body):
+            return (Argument(ARGUMENTS, "What stands for $ARGUMENTS"),)
+        return self.arguments
 
 
 def find_placeholders(body: str) -> list[str | None]:
@@ -111,7 +112,8 @@ def to_list_entry(prompt: PromptFile) -> Prompt:
 def fill_prompt(prompt: PromptFile, values: Mapping[str, str]) -> GetPromptResult:
     """Return the result of `prompts/get`: the prompt's text with the values of its arguments.
 
-    The docstring of this module describes the placeholders that are replaced.
+    The placeholders `${name}` and `{{name}}` are replaced by the value of the argument, and
+    `$ARGUMENTS` by the values of all arguments. Placeholders of unknown arguments stay unchanged.
     values: name of an argument -> value. Arguments without a value get their default, or else "".
     Raises RpcError -32602 for missing or unknown arguments, and if the text becomes too long.
     """
@@ -152,7 +154,7 @@ def _check_arguments(
         if argument.required and argument.default is None and argument.name not in values
     ]
     if missing:
-        plural = "s" * (len(missing) > 1)
+        plural = "s" if len(missing) > 1 else ""
         raise invalid_params(f"Missing required field{plural}: {', '.join(missing)}")
 
     names = [argument.name for argument in arguments]

@@ -52,8 +52,8 @@ def parse_query(
     """Return the Query for a search URI.
 
     text: the part of the URI after `?`, not yet decoded.
-    category: the category before `match` in the URI, to search only in it; None if there is none.
-        With a category, the parameter `categories` is not allowed.
+    category: the category before `match` in the URI, to search only in this category; None to
+        search in all categories or those of the parameter `categories`, which is allowed only then.
     category_of: called with a name in singular or plural; returns the library's category with this
         name, or None.
     known: all categories of the library, for the error text.
@@ -72,11 +72,10 @@ def parse_query(
     mode = _single(params, "mode") or "full"
     if mode not in MODES:
         raise _invalid("mode", f"{', '.join(MODES[:-1])} or {MODES[-1]}", mode)
-    categories = (
-        (category,)
-        if category is not None
-        else _find_categories(_texts(params, "categories"), category_of, known)
-    )
+    if category is not None:
+        categories = (category,)
+    else:
+        categories = _find_categories(_texts(params, "categories"), category_of, known)
     # The defaults of the numbers are those of Query.
     return Query(
         words,
@@ -178,7 +177,8 @@ def _find_categories(
 ) -> tuple[str, ...]:
     """Return the categories with these names, without duplicates.
 
-    Raises RpcError for a name that is neither one of the library's categories nor a common one.
+    A name of COMMON_CATEGORIES is returned even if the library does not have this category. Raises
+    RpcError for any other name that is not a category of the library.
     """
     found: list[str] = []
     for name in names:

@@ -42,8 +42,8 @@ SEPARATOR = "\n\n---\n\n"
 # A part of a document is added only if at least this share of the token budget is left.
 MIN_CUT_SHARE = 0.15
 
-# Two joined texts may have this many tokens less than the sum of both. So a document is tried even
-# if it has this many tokens more than the rest of the budget.
+# Two joined texts may have fewer tokens than the sum of both, by at most this number. So a document
+# is tried even if it exceeds the rest of the budget by this number.
 SLACK = 16
 
 # If no document fits as a whole, this many documents are tried in part.
@@ -127,7 +127,7 @@ class _BudgetedText:
 
     Attributes:
     text: the text so far.
-    tokens: its number of tokens.
+    tokens: the number of tokens of the text so far.
     """
 
     def __init__(self, limit: int, count: Counter) -> None:
@@ -169,7 +169,9 @@ class _BudgetedText:
 
     def add_first_fitting(self, *closings: str) -> None:
         """Add the first of these closing lines that fits into the budget, if any of them does."""
-        any(self.add(SEPARATOR, closing) for closing in closings)
+        for closing in closings:
+            if self.add(SEPARATOR, closing):
+                return
 
     def to_result(self, uris: Sequence[str]) -> RenderedText:
         """Return the text as a RenderedText.
@@ -251,11 +253,14 @@ def _add_left_out(
     listed = _largest(
         len(lines), lambda number: text.fits(SEPARATOR, start + "".join(lines[:number]))
     )
-    if not listed or not text.add(SEPARATOR, start + "".join(lines[:listed])):
-        # If the text has no document, the URI of the best one is more useful than numbers.
+    if not listed:
+        # No line fits. If the text has no document, the URI of the best one is more useful than
+        # numbers.
         best = left_out[0]
         names = () if added else (_index_line(best, length), best.document.uri)
         text.add_first_fitting(*names, closing)
+        return
+    text.add(SEPARATOR, start + "".join(lines[:listed]))
 
 
 def _closing(text: _BudgetedText, added: int, total: int) -> str:

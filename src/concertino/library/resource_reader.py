@@ -1,7 +1,8 @@
 """ResourceReader: answers `resources/read` for a library: files, catalogues and search results.
 
 Each of them is read or computed in a thread, since it may take long. A "match" is the result of a
-search, and a catalogue is a JSON list of files.
+search, a catalogue is a JSON list of the files of one category, and the registry is the catalogue
+of the whole library.
 
 Spec: 2026-07-28 server/resources.
 """
@@ -101,8 +102,8 @@ class ResourceReader:
     def invalidate(self, paths: Iterable[str]) -> None:
         """Drop the contents of changed files, and all catalogues, from memory."""
         self._cache.remove(paths)
-        # Make a new dict, because a thread may be adding an old catalogue to the old dict right
-        # now.
+        # Make a new dict, because a request may be rendering an old catalogue right now, and will
+        # add it to the old dict.
         self._catalogues = {}
 
     def path_of(self, uri: str) -> str | None:
@@ -141,6 +142,7 @@ class ResourceReader:
         # `match` searches all categories, and `CATEGORY/match` one of them.
         if rest == MATCH and "/" not in category:
             known = self._documents.category(category) if slash else None
+            # The URI names a category that does not exist.
             if slash and known is None:
                 raise _not_found(uri)
             return await self._read_match(uri, query or "", known, in_thread)
@@ -271,10 +273,10 @@ class ResourceReader:
         """Return the result of a search, and the escaped URI. Blocks.
 
         uri: the client's URI.
-        query: the text after `?` in the URI. It may have a megabyte, so it is parsed in this
-            function, which runs in a thread.
+        query: the text after `?` in the URI.
         category: the category to search in; None for all categories.
         """
+        # A query may have a megabyte, so it is parsed here, in a thread.
         documents = self._documents
         parsed = parse_query(query, category, documents.category, documents.categories())
         if self.index is None:

@@ -30,6 +30,7 @@ class Templates:
         # The URI for a search within a category has the category in its path, not as a parameter.
         within_category = tuple(name for name in PARAMETERS if name != "categories")
         size_and_mode = f"within maxTokens tokens (default 3000). {MODE}"
+        # Each template, and the names of its variables.
         templates = [
             (
                 ResourceTemplate(

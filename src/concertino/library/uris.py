@@ -61,8 +61,8 @@ def split_uri(scheme: str, uri: str) -> tuple[str, str | None] | None:
     """Split a client's URI into its key and its query.
 
     The key is percent-decoded. The query is the undecoded part after `?`; None if there is no `?`.
-    Returns None in place of the pair if the URI does not have this scheme, has a fragment or is too
-    long.
+    Returns None instead of the two values if the URI does not have this scheme, has a fragment or
+    is too long.
     """
     prefix, separator, rest = uri.partition("://")
     if not separator or prefix.lower() != scheme or len(rest) > MAX_URI:

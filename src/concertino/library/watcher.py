@@ -142,7 +142,7 @@ class Watcher:
     def _on_watching(self) -> None:
         """Report "everything may have changed": changes before this moment have caused no event."""
         self.receives_events = True
-        # Call it in another thread, because watchfiles must not wait for the end of the call.
+        # Report in another thread, because watchfiles waits for the end of this method.
         threading.Thread(target=self._report, args=(None,), name="watch-first", daemon=True).start()
 
     def _identities(self) -> list[tuple[int, int]]:
@@ -159,10 +159,9 @@ class Watcher:
 class _StopEvent:
     """The stop event for watchfiles, which also calls a function when watching has begun.
 
-    watchfiles checks its stop event for the first time at that moment, and tells it in no other
-    way.
+    watchfiles has no callback for that moment, but checks its stop event for the first time then.
 
-    closed: set when watching is to end.
+    closed: the event that is set to end watching.
     on_watching: called once, when watching has begun.
     """
 

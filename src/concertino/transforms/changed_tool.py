@@ -195,14 +195,12 @@ class ChangedTool:
             return [self._reword_texts(item) for item in cast("list[Any]", value)]
         if not isinstance(value, dict):
             return value
-        texts: dict[str, Any] = {
+        members = dict(cast("dict[str, Any]", value))
+        for key, item in members.items():
             # Other strings are values, such as the items of `enum`, and are not changed.
-            key: self._reword_texts(item)
-            if key in TEXTS or (isinstance(item, (dict, list)) and key not in VALUES)
-            else item
-            for key, item in cast("dict[str, Any]", value).items()
-        }
-        return texts
+            if key in TEXTS or (isinstance(item, (dict, list)) and key not in VALUES):
+                members[key] = self._reword_texts(item)
+        return members
 
     def find_problems(self, tool: RawTool) -> list[str]:
         """Return what is wrong with the changes of arguments, as clauses for a log message.
@@ -231,13 +229,12 @@ class ChangedTool:
     def to_server_params(self, params: Mapping[str, Raw]) -> Mapping[str, Raw]:
         """Return the params of a client's call as the server must get them.
 
-        They have the server's names, and the values of hidden arguments and the defaults are added.
-        If `arguments` is missing or null, it counts as an empty object.
-        params: the params of the client's call.
+        The result has the server's names of the tool and its arguments. It also has the values of
+        hidden arguments, and the defaults of arguments that the client has not sent.
+        params: the params of the client's call. `arguments` may be missing or null.
         Raises RpcError in these cases:
-        - The call has a hidden argument, or one under the old name of a renamed argument.
-        - `arguments` is not an object. A server might treat it as an empty object, and so run
-          without the hidden arguments.
+        - The call has a hidden argument, or an argument under its old name.
+        - `arguments` is neither an object nor null.
         """
         own_params = {**params, "name": Raw(encode(self.name))}
         if not self._change.arguments:
@@ -246,6 +243,8 @@ class ChangedTool:
         try:
             sent = {} if given == b"null" else _decode_members(given)
         except DECODE_ERRORS:
+            # A server might treat such a value as an empty object, and run without the hidden
+            # arguments.
             raise invalid_params("arguments: expected an object") from None
         arguments: dict[str, Raw] = {}
         for shown, value in sent.items():
@@ -259,10 +258,7 @@ class ChangedTool:
 
     @property
     def changes_texts(self) -> bool:
-        """Return whether messages of the server may contain names that clients must not see.
-
-        If not, reword() and reword_error() need not be called.
-        """
+        """Return whether reword() and reword_error() may change a message of the server."""
         return self.client_name != self.name or bool(self._renamed or self._hidden)
 
     def reword(self, text: str) -> str:
@@ -302,8 +298,9 @@ class ChangedTool:
         for value in hidden.values():
             text = value if isinstance(value, str) else encode(value).decode()
             if len(text) >= LEAST_SECRET and text not in ("true", "false", "null"):
-                # The text itself, and the text with the escapes that it has inside a JSON string.
-                removed |= {text, encode(text).decode()[1:-1]}
+                # The text itself, and the text as JSON writes it between quotes.
+                escaped = encode(text).decode()[1:-1]
+                removed |= {text, escaped}
         parts: list[str] = []
         if removed:
             longest_first = sorted(removed, key=len, reverse=True)

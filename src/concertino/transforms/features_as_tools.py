@@ -80,12 +80,12 @@ RESOURCE_TOOLS = (
 
 
 class FeaturesAsTools(BackendWrapper):
-    """A Backend that adds tools which give access to the prompts and resources of another Backend.
+    """A Backend that offers the prompts and resources of another Backend as additional tools.
 
         run(FeaturesAsTools(server, prompts=True, resources=True))
 
-    The additional tools are at the end of the list of tools. If a tool of the other backend has the
-    same name, it is hidden, and the additional tool is called.
+    The additional tools are at the end of the list of tools. They hide tools of the other Backend
+    with the same names.
     inner: the other Backend.
     prompts: whether to add list_prompts and get_prompt.
     resources: whether to add list_resources and read_resource.
@@ -118,7 +118,7 @@ class FeaturesAsTools(BackendWrapper):
         features = self.inner.features()
         if features.tools or not self._tools:
             return features
-        # Returns the same object each time, because sessions use it as a key of their caches.
+        # Return the same object each time, because sessions use it as a key of their caches.
         if self._features is None or self._features[0] is not features:
             self._features = features, replace(features, tools=True)
         return self._features[1]
@@ -176,7 +176,8 @@ class FeaturesAsTools(BackendWrapper):
         """Return all items of a list; [] if the inner backend does not have this feature."""
         listing = LIST_METHODS[method]
         features = self.inner.features()
-        if not (features.prompts if listing.kind == "prompt" else features.resources):
+        has_list = features.prompts if listing.kind == "prompt" else features.resources
+        if not has_list:
             return []
 
         async def fetch(cursor: str | None) -> Any:

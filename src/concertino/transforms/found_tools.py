@@ -39,7 +39,8 @@ def describe_found(tools: Sequence[RawTool], budget: int) -> str:
     left = budget - estimate('{"tools":[]}')
     for number, tool in enumerate(tools):
         rest = len(tools) - number
-        # Of the remaining budget, a tool may take twice as much as each tool after it.
+        # Of the remaining budget, a tool may take twice as much as each tool after it, and the last
+        # tool all of it.
         share = left if rest == 1 else 2 * left // (rest + 1)
         for text in _make_forms(tool):
             if (tokens := estimate(text)) <= share:

@@ -82,4 +82,6 @@ def rate_actions(parts: Iterable[Mapping[str, float]], *, reads: float) -> Mappi
         for action, weight in best.items():
             ratings[action] = ratings.get(action, 0.0) + weight
     highest = max(ratings.values(), default=0.0)
-    return {action: rating / highest for action, rating in ratings.items()} if highest else {}
+    if not highest:
+        return {}
+    return {action: rating / highest for action, rating in ratings.items()}

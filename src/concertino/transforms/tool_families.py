@@ -113,8 +113,8 @@ class ToolFamilies:
                     best[family] = max(best.get(family, 0.0), weight * own)
             for family, rate in best.items():
                 rates[family] = rates.get(family, 0.0) + rate
-        # Without this minimum, even the weakest hint would rate its family with 1.
-        highest = max(1.0, *rates.values()) if rates else 1.0
+        # Without the minimum of 1.0, even the weakest hint would rate its family with 1.
+        highest = max([1.0, *rates.values()])
         return [
             max((rates.get(family, 0.0) / highest for family in families), default=0.0)
             for families in self._of_tool

@@ -76,11 +76,11 @@ MAX_TERMS = 64
 class ToolText(Struct, frozen=True):
     """The searchable texts of a tool. Each field is one string; "" if the tool has no such text.
 
-    name, title: those of the tool.
-    summary: the first sentence of its description.
-    description: the rest of its description.
-    arguments: the names of its arguments.
-    argument_texts: the descriptions of its arguments, and the strings that they may have as values.
+    name, title: the name and the title of the tool.
+    summary: the first sentence of the tool's description.
+    description: the rest of the tool's description.
+    arguments: the names of the tool's arguments.
+    argument_texts: the descriptions of the arguments, and the strings that their `enum` allows.
     tags: more words for the search, from the tool's `_meta`.
     """
 
@@ -229,9 +229,11 @@ class ToolIndex:
     def _score_term(
         self, expanded: Mapping[str, float]
     ) -> tuple[dict[int, float], dict[int, float]]:
-        """Return the score of each tool for one word of a query, and the weight of its best match.
+        """Rate the tools for one word of a query.
 
         expanded: the terms to look for instead of the word, with their weights.
+        Returns two mappings, for the tools that have one of the terms: number of the tool -> its
+        score, and number of the tool -> the largest weight of the terms that it has.
         """
         best: dict[int, float] = {}
         matched: dict[int, float] = {}
@@ -264,7 +266,7 @@ class ToolIndex:
         return {**alike, **related}
 
     def _split_query(self, query: str) -> dict[str, bool]:
-        """Return the terms of a query -> whether similarly spelled terms may replace them.
+        """Return each term of a query -> whether similarly spelled terms may replace the term.
 
         They may not replace a name, which is spelled correctly and means nothing else.
         """

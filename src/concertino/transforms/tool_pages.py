@@ -58,7 +58,7 @@ def decode_tool_page(result: Struct | Raw) -> ToolPage:
 def is_same_page(before: Struct | Raw, now: Struct | Raw) -> bool:
     """Return whether two results of `tools/list` are the same: one object, or equal JSON.
 
-    Then what was made from the first one can be used again.
+    Callers then use again what they have made from the first result.
     """
     if before is now:
         return True

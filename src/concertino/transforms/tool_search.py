@@ -92,7 +92,7 @@ SEARCH_TOOLS = ListToolsResult([FIND, CALL])
 
 
 class ToolListOptions(Struct, frozen=True):
-    """The options of a ToolSearch, as a server file sets them.
+    """The options of a ToolSearch, as a server file such as mcp.json sets them.
 
     mode: what clients see as the list of tools:
         - "search": only the tools find_tools and call_tool.
@@ -164,8 +164,9 @@ class ToolSearch(BackendWrapper):
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         if not self._is_own(call):
             return await self.inner.handle(call, context)
-        handle = self._list if call.method == "tools/list" else self._handle_own
-        return await handle(call, context)
+        if call.method == "tools/list":
+            return await self._list(call, context)
+        return await self._handle_own(call, context)
 
     def call_starter(self) -> CallStarter | None:
         """Return the functions with which the runtime begins calls (backend/call_hooks.py).
@@ -193,11 +194,11 @@ class ToolSearch(BackendWrapper):
         return CallStarter(begin, {}, inner.redacts)
 
     def _is_own(self, call: Call) -> bool:
-        """Return whether a call is for this class, and must not be passed on directly.
+        """Return whether this class handles a call, instead of passing it on to the inner backend.
 
-        Such calls are tools/list, and tools/call for find_tools and call_tool, unless the mode is
-        "all". Whether the list is long enough is found out later, because it must be read for that.
+        Such calls are tools/list, and tools/call for find_tools and call_tool.
         """
+        # With "auto", handle() decides by the length of the list, which it must read for that.
         if self._mode == "all":
             return False
         if call.method == "tools/call":
@@ -212,7 +213,9 @@ class ToolSearch(BackendWrapper):
         if not self._is_searched(listed) and name in listed.names:
             # The whole list is shown, and it contains a tool with this name.
             return await self.inner.handle(call, context)
-        return await (self._find if name == FIND.name else self._call)(call, context)
+        if name == FIND.name:
+            return await self._find(call, context)
+        return await self._call(call, context)
 
     # The list
 

@@ -103,8 +103,9 @@ class Transform(BackendWrapper):
         super().__init__(inner)
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        """Translate lists of tools, calls of changed tools and their errors; forward other calls.
+        """Handle a call: translate it for the server, and the server's result or error for clients.
 
+        Calls that concern no changed tool are forwarded unchanged.
         Raises RpcError if a call uses the old name of a renamed tool or argument, or contains a
         hidden argument. Also raises the errors of the server, translated.
         """
@@ -137,6 +138,7 @@ class Transform(BackendWrapper):
         """
         tool = self._by_client_name.get(name)
         if tool is None:
+            # The old name of a renamed tool is unknown to clients.
             return {} if name in self._changed else super().param_headers(name)
         return tool.show_headers(super().param_headers(tool.name))
 
@@ -154,6 +156,7 @@ class Transform(BackendWrapper):
         if known is not None and is_same_page(known[0], result):
             return known[1]
         page = decode_tool_page(result)
+        # A call without a cursor asks for the first page.
         if not cursor:
             self._names.clear()
         self._names.update(filter(None, map(name_of, page.tools)))

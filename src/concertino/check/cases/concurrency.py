@@ -35,7 +35,7 @@ def _ping_during_call(context: CaseContext, tool: str) -> None:
     if took_s > context.settings.served_s:
         text = f"{ping['method']} was answered after {took_s:.1f} s, because a call was under way"
         # A prompt response is a MUST of `ping`, which 2026-07-28 does not have.
-        raise (Deviation if context.modern else Violation)(text)
+        raise Deviation(text) if context.modern else Violation(text)
 
 
 def ping_during_sleep(context: CaseContext) -> None:
@@ -100,7 +100,7 @@ def cancel_call(context: CaseContext) -> None:
     if context.responses(id):
         text = f"a cancelled call was answered: {excerpt(context.responses(id)[0])}"
         # Only 2026-07-28 forbids the response; before it was a SHOULD NOT.
-        raise (Violation if context.modern else Deviation)(text)
+        raise Violation(text) if context.modern else Deviation(text)
 
 
 def cancel_invalid_ids(context: CaseContext) -> None:
@@ -267,7 +267,8 @@ def cancel_call_with_progress(context: CaseContext) -> None:
     context.send(context.make_cancellation(id))
     context.require_service()
     if context.responses(id):
-        # The call was faster than the cancellation. Progress after a response is another case.
+        # The call was faster than the cancellation. report_progress_after_response() checks the
+        # progress after a response.
         return
 
     context.wait_for_stragglers()
@@ -275,7 +276,7 @@ def cancel_call_with_progress(context: CaseContext) -> None:
     process.wait_until(lambda: len(notifications) > count_before, 0.5)
     if len(notifications) > count_before:
         text = f"progress of a cancelled call: {excerpt(notifications[count_before])}"
-        raise (Violation if context.modern else Deviation)(text)
+        raise Violation(text) if context.modern else Deviation(text)
 
 
 def send_pings_after_slow_call(context: CaseContext) -> None:
@@ -311,143 +312,144 @@ def cancel_1000_calls(context: CaseContext) -> None:
 CASES = (
     # Calls must not hold each other up.
     Case(
-        "ping-during-sleep",
-        6,
-        "pings while a tool waits for 3 s",
-        "answered in a second",
-        PING,
-        ping_during_sleep,
+        name="ping-during-sleep",
+        section=6,
+        does="pings while a tool waits for 3 s",
+        expected="answered in a second",
+        source=PING,
+        run=ping_during_sleep,
         needs=("sleep",),
         slow=True,
     ),
     Case(
-        "ping-during-block",
-        6,
-        "pings while a tool blocks its thread for 3 s",
-        "answered in a second",
-        PING,
-        ping_during_block,
+        name="ping-during-block",
+        section=6,
+        does="pings while a tool blocks its thread for 3 s",
+        expected="answered in a second",
+        source=PING,
+        run=ping_during_block,
         needs=("block",),
         slow=True,
     ),
     Case(
-        "answers-as-ready",
-        6,
-        "sends 50 light requests after a slow call",
-        "they do not wait for it",
-        "policy",
-        send_pings_after_slow_call,
+        name="answers-as-ready",
+        section=6,
+        does="sends 50 light requests after a slow call",
+        expected="they do not wait for it",
+        source="policy",
+        run=send_pings_after_slow_call,
         needs=("sleep",),
     ),
     Case(
-        "blocking-64",
-        6,
-        "calls a blocking tool 64 times at once and pings",
-        "the ping does not wait for most of them; all are answered",
-        "policy",
-        block_64_threads,
+        name="blocking-64",
+        section=6,
+        does="calls a blocking tool 64 times at once and pings",
+        expected="the ping does not wait for most of them; all are answered",
+        source="policy",
+        run=block_64_threads,
         needs=("block",),
     ),
     Case(
-        "sleeps-500",
-        6,
-        "makes 500 calls at once of a tool that waits half a second",
-        "all are answered within 5 s",
-        "policy",
-        sleep_500_times,
+        name="sleeps-500",
+        section=6,
+        does="makes 500 calls at once of a tool that waits half a second",
+        expected="all are answered within 5 s",
+        source="policy",
+        run=sleep_500_times,
         needs=("sleep",),
     ),
     # Cancellation.
     Case(
-        "cancel-in-flight",
-        6,
-        "cancels a call of 2 s",
-        "no answer",
-        CANCEL,
-        cancel_call,
+        name="cancel-in-flight",
+        section=6,
+        does="cancels a call of 2 s",
+        expected="no answer",
+        source=CANCEL,
+        run=cancel_call,
         needs=("sleep",),
         slow=True,
     ),
     Case(
-        "cancel-nothing",
-        6,
-        "cancels requests that are done or unknown, and invalid ids",
-        "no answer",
-        "basic, Notifications: MUST NOT be answered",
-        cancel_invalid_ids,
+        name="cancel-nothing",
+        section=6,
+        does="cancels requests that are done or unknown, and invalid ids",
+        expected="no answer",
+        source="basic, Notifications: MUST NOT be answered",
+        run=cancel_invalid_ids,
     ),
     Case(
-        "cancel-other-type",
-        6,
-        'cancels id 5 as "5"',
-        "the call is answered",
-        'policy; basic: 5 is not "5"',
-        cancel_other_id_type,
+        name="cancel-other-type",
+        section=6,
+        does='cancels id 5 as "5"',
+        expected="the call is answered",
+        source='policy; basic: 5 is not "5"',
+        run=cancel_other_id_type,
         needs=("sleep",),
     ),
     Case(
-        "cancel-races",
-        6,
-        "cancels 200 requests about when they are answered",
-        "at most one answer each",
-        CANCEL,
-        race_cancellations,
+        name="cancel-races",
+        section=6,
+        does="cancels 200 requests about when they are answered",
+        expected="at most one answer each",
+        source=CANCEL,
+        run=race_cancellations,
     ),
     Case(
-        "cancelled-frees",
-        6,
-        "cancels 1,000 calls of 30 s, and calls again",
-        "the next call is served",
-        "policy; " + CANCEL,
-        cancel_1000_calls,
+        name="cancelled-frees",
+        section=6,
+        does="cancels 1,000 calls of 30 s, and calls again",
+        expected="the next call is served",
+        source="policy; " + CANCEL,
+        run=cancel_1000_calls,
         needs=("sleep",),
     ),
     # Ids.
     Case(
-        "id-in-use",
-        6,
-        "uses the id of a call that is under way",
-        "an error -32600 on that id; the first call is answered",
-        "policy; basic: an id MUST NOT be reused",
-        reuse_id,
+        name="id-in-use",
+        section=6,
+        does="uses the id of a call that is under way",
+        expected="an error -32600 on that id; the first call is answered",
+        source="policy; basic: an id MUST NOT be reused",
+        run=reuse_id,
         needs=("sleep",),
     ),
     # Progress.
     Case(
-        "progress-20000",
-        6,
-        "lets a tool report progress 20,000 times",
-        "it grows, comes before the result, and stops",
-        PROGRESS,
-        report_progress_20000_times,
+        name="progress-20000",
+        section=6,
+        does="lets a tool report progress 20,000 times",
+        expected="it grows, comes before the result, and stops",
+        source=PROGRESS,
+        run=report_progress_20000_times,
         needs=("count",),
         slow=True,
     ),
     Case(
-        "progress-not-asked",
-        6,
-        "lets a tool report progress of a call without a progressToken",
-        "none is sent",
-        PROGRESS,
-        report_progress_without_token,
+        name="progress-not-asked",
+        section=6,
+        does="lets a tool report progress of a call without a progressToken",
+        expected="none is sent",
+        source=PROGRESS,
+        run=report_progress_without_token,
         needs=("count",),
     ),
     Case(
-        "progress-after-cancel",
-        6,
-        "cancels a call that keeps reporting progress",
-        "no more progress, no answer",
-        "2026-07-28 stdio: no further message for a cancelled request; policy in other revisions",
-        cancel_call_with_progress,
+        name="progress-after-cancel",
+        section=6,
+        does="cancels a call that keeps reporting progress",
+        expected="no more progress, no answer",
+        source="2026-07-28 stdio: no further message for a cancelled request; policy in other "
+        "revisions",
+        run=cancel_call_with_progress,
         needs=("count",),
     ),
     Case(
-        "progress-late",
-        6,
-        "lets a tool report progress after its result",
-        "none is sent",
-        PROGRESS + ": MUST stop after completion",
-        report_progress_after_response,
+        name="progress-late",
+        section=6,
+        does="lets a tool report progress after its result",
+        expected="none is sent",
+        source=PROGRESS + ": MUST stop after completion",
+        run=report_progress_after_response,
         needs=("tell_late",),
     ),
 )

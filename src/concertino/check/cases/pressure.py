@@ -51,6 +51,7 @@ def write_without_reading(context: CaseContext, seconds: float) -> None:
 
     with limit_memory(context):
         deadline = time.monotonic() + seconds
+        # The part of the latest call that is not written yet.
         rest = b""
         while (remaining_s := deadline - time.monotonic()) > 0 and len(messages) < 20_000:
             rest = rest or encode_next_call()
@@ -61,6 +62,7 @@ def write_without_reading(context: CaseContext, seconds: float) -> None:
                 process.wait_until(lambda: False, min(remaining_s, 0.05), read_stdout=False)
                 if process.exit_code is not None:
                     raise process.crash_or_hang("its client did not read")
+        # If enough calls were written early, leave stdout unread until the time is over.
         remaining_s = max(0.0, deadline - time.monotonic())
         process.wait_until(lambda: process.exit_code is not None, remaining_s, read_stdout=False)
         context.write(rest)
@@ -166,81 +168,89 @@ def stay_quiet(context: CaseContext) -> None:
 CASES = (
     # Full pipes.
     Case(
-        "reader-stops-3-s",
-        7,
-        "writes calls for 3 s without reading an answer, then reads",
-        "no answer is lost; memory grows by at most 64 MiB meanwhile",
-        "policy; basic: every request is answered",
-        write_3_s_without_reading,
+        name="reader-stops-3-s",
+        section=7,
+        does="writes calls for 3 s without reading an answer, then reads",
+        expected="no answer is lost; memory grows by at most 64 MiB meanwhile",
+        source="policy; basic: every request is answered",
+        run=write_3_s_without_reading,
         slow=True,
     ),
     Case(
-        "both-pipes-full",
-        7,
-        "writes 2 MiB of requests with long ids, reading late",
-        "all answered: no deadlock",
-        "invariant",
-        fill_both_pipes,
+        name="both-pipes-full",
+        section=7,
+        does="writes 2 MiB of requests with long ids, reading late",
+        expected="all answered: no deadlock",
+        source="invariant",
+        run=fill_both_pipes,
     ),
     # A stderr that is full, closed or unread.
     Case(
-        "stderr-unread",
-        7,
-        "never reads stderr, and makes the server write to it: 1 MB, 5,000 bad lines, 300 failures",
-        "requests are still served",
-        "policy; stdio: the client MAY ignore stderr",
-        fill_stderr,
+        name="stderr-unread",
+        section=7,
+        does="never reads stderr, and makes the server write to it: 1 MB, 5,000 bad lines, "
+        "300 failures",
+        expected="requests are still served",
+        source="policy; stdio: the client MAY ignore stderr",
+        run=fill_stderr,
         stdio=StdioSetup(stderr="unread"),
     ),
     Case(
-        "stderr-closed",
-        7,
-        "starts with descriptor 2 closed",
-        "served",
-        "policy",
-        provoke_stderr,
+        name="stderr-closed",
+        section=7,
+        does="starts with descriptor 2 closed",
+        expected="served",
+        source="policy",
+        run=provoke_stderr,
         stdio=StdioSetup(stderr="closed"),
         can_fail=False,
     ),
     Case(
-        "stderr-full",
-        7,
-        "gives /dev/full as stderr",
-        "served",
-        "policy",
-        provoke_stderr,
+        name="stderr-full",
+        section=7,
+        does="gives /dev/full as stderr",
+        expected="served",
+        source="policy",
+        run=provoke_stderr,
         stdio=StdioSetup(stderr="full"),
         can_fail=False,
     ),
     Case(
-        "stderr-reader-gone",
-        7,
-        "closes its end of stderr",
-        "served",
-        "policy",
-        close_stderr,
+        name="stderr-reader-gone",
+        section=7,
+        does="closes its end of stderr",
+        expected="served",
+        source="policy",
+        run=close_stderr,
         can_fail=False,
     ),
     # The cost of many calls, and of none.
     Case(
-        "calls-4000",
-        7,
-        "makes 4,000 calls after 2,000 to warm up",
-        "memory grows by at most 16 MiB (by more than 64 is a leak), descriptors not at all",
-        "policy",
-        make_4000_calls,
+        name="calls-4000",
+        section=7,
+        does="makes 4,000 calls after 2,000 to warm up",
+        expected="memory grows by at most 16 MiB (by more than 64 is a leak), descriptors not "
+        "at all",
+        source="policy",
+        run=make_4000_calls,
         slow=True,
     ),
     Case(
-        "idle",
-        7,
-        "says nothing for 2 s",
-        "less than 2 % of a processor",
-        "policy",
-        measure_idle_cpu,
+        name="idle",
+        section=7,
+        does="says nothing for 2 s",
+        expected="less than 2 % of a processor",
+        source="policy",
+        run=measure_idle_cpu,
         slow=True,
     ),
     Case(
-        "quiet", 7, "says nothing for 2 s", "the server waits", "invariant", stay_quiet, slow=True
+        name="quiet",
+        section=7,
+        does="says nothing for 2 s",
+        expected="the server waits",
+        source="invariant",
+        run=stay_quiet,
+        slow=True,
     ),
 )

@@ -1,9 +1,9 @@
 """make_cases(): makes cases that send one malformed line each, and check the error response.
 
-A case is one test of `concertino check`: it causes a fault at a new server process, here with a
-malformed line, and checks the reaction. A client that keeps the rules never sends such a line. So
-whatever the server does with it, the verdict on the server is at most `differs`, which means that
-the server breaks no MUST of the specification. But the server must answer the next request.
+A case is one test of `concertino check`. These cases send a malformed line to a new server process,
+and then a valid request. A client that keeps the rules never sends such a line. So a wrong reaction
+to the line breaks no MUST of the specification, and the verdict on it is `differs`. A server that
+does not answer the valid request gets a worse verdict.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def make_cases(
         def run(context: CaseContext) -> None:
             send_malformed_line(context, line, codes, id, silence=silence)
 
-        return Case(name, section, does, expected, source, run)
+        return Case(
+            name=name, section=section, does=does, expected=expected, source=source, run=run
+        )
 
     return [make_case(*line) for line in lines]
 
@@ -71,10 +73,10 @@ def send_malformed_line(
     *,
     silence: bool = False,
 ) -> Message | None:
-    """Send a malformed line and then a request. Returns the response to the line, or None.
+    """Send a malformed line and then a valid request, and return the response to the line.
 
-    Reports a Deviation unless the response to the line is one of the expected errors. Raises Hang
-    or Crash if the request gets no response.
+    Reports a Deviation if the response to the line is not one of the acceptable errors. Returns
+    None if there is no response to the line. Raises Hang or Crash if there is none to the request.
 
     line: the line, without its newline.
     codes: the acceptable error codes.
