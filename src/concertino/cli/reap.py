@@ -43,10 +43,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, server: Sequence[str]) -> int:
     """Show the abandoned servers, end them if the user agrees, and return the exit code.
 
-    It is 1 if any still runs, else 0.
-
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.
+    Exit codes: 0 if no abandoned server is left, 1 if some are left. Raises UsageError for wrong
+    arguments, and CommandFailure if processes cannot be ended.
     """
     reject_extra_args(args, server)
     from concertino.proxy.abandoned_servers import end_servers, find_abandoned
@@ -79,9 +79,9 @@ def _current_folder() -> Path:
 
 
 def _select(servers: list[AbandonedServer], pids: Sequence[int]) -> list[AbandonedServer]:
-    """Return the servers with these process ids, or all if no ids are given.
+    """Return the servers with these process ids, or all servers if no ids are given.
 
-    Raises UsageError for any other id.
+    Raises UsageError for the id of a process that is not an abandoned server.
     """
     known = {server.pid: server for server in servers}
     for pid in pids:
@@ -101,13 +101,15 @@ def _show(servers: Sequence[AbandonedServer], is_json: bool) -> None:
         print("no server is left behind")  # noqa: T201
     width = terminal_width()
     for server in servers:
-        command = escape_controls(" ".join(server.command))
-        figures = f"{format_age(server.age_s)}, {format_memory(server.memory_bytes)}"
-        others = server.processes - 1
-        started = f", and {others} that it started" if others else ""
-        head = f"{server.pid}  {command}"
-        print(head if len(head) <= width else f"{head[: width - 1]}~")  # noqa: T201
-        print(f"    {figures}{started}; {escape_controls(server.reason)}")  # noqa: T201
+        line = f"{server.pid}  {escape_controls(' '.join(server.command))}"
+        if len(line) > width:
+            line = f"{line[: width - 1]}~"
+        print(line)  # noqa: T201
+        facts = f"{format_age(server.age_s)}, {format_memory(server.memory_bytes)}"
+        # The number of processes includes the server itself.
+        if server.processes > 1:
+            facts += f", and {server.processes - 1} that it started"
+        print(f"    {facts}; {escape_controls(server.reason)}")  # noqa: T201
 
 
 def _count(servers: Sequence[AbandonedServer]) -> str:

@@ -75,10 +75,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Search a library and print the results. Returns the exit code: 0 if there are any, else 1.
+    """Search a library, print the results, and return the exit code: 0 for results, 1 for none.
 
     args: the parsed arguments.
-    server: the words after `--`, which this command refuses.
+    server: the words after `--`. This command accepts none.
     Raises UsageError for a folder or an option that cannot be used.
     """
     reject_extra_args(args, server)
@@ -126,8 +126,8 @@ def _make_query(args: Namespace) -> Query:
 def _build_index(args: Namespace) -> Index:
     """Return an index of the documents in the folder. Raises ValueError or ConcertinoError.
 
-    Without --no-cache, it uses the cache file of `concertino serve`, so that only changed files are
-    read.
+    Unless --no-cache is given, only files that have changed are read; all other documents come from
+    the cache file of `concertino serve`.
     """
     count_tokens = make_counter(args.tokenizer)
     target = None if args.folder == "-" else args.folder
@@ -182,7 +182,8 @@ def _format_lines(
         lines.append(f"no document contains {word}; looked for {correction} instead")
     if result.unknown:
         lines.append(f"no document contains: {', '.join(result.unknown)}")
-    lines += [""] if lines else []
+    if lines:
+        lines.append("")
 
     indent = " " * 14
     for number, (hit, parts) in enumerate(explained, 1):

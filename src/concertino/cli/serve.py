@@ -131,7 +131,11 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     reject_usage: Callable[[str], NoReturn] = args.parser.error
     reject_extra_args(args, server)
     options = LibraryOptions(
-        args.resources, args.prompts, args.scheme, args.name, args.server_version
+        resources=args.resources,
+        prompts=args.prompts,
+        scheme=args.scheme,
+        name=args.name,
+        version=args.server_version,
     )
     if not args.targets and not options and not folders_from_environment():
         raise UsageError(
@@ -189,7 +193,12 @@ def _make_counts() -> CallCounts:
 
 
 def _use_cluster(backend: Backend, address: str) -> None:
-    """Let the hub of a plugins file offer the plugins of a cluster."""
+    """Let the hub of a plugins file offer the plugins of a cluster.
+
+    backend: the backend to serve.
+    address: the value of --cluster.
+    Raises UsageError if the backend is not such a hub, and for a malformed address.
+    """
     from concertino.nats.servers import parse_servers
     from concertino.orchestra.embedded_hub import EmbeddedHub
 
@@ -213,13 +222,15 @@ def _serve_stdio(
 ) -> NoReturn:
     """Serve the targets over stdin and stdout, and end the process.
 
-    Exit codes: 2 for a target that does not exist, 1 when importing or starting one failed.
+    Exit codes: 0 after the end of input or a signal, 1 if a target cannot be imported or started, 2
+    if a target does not exist.
     """
     # Do this before the target is imported, so that its prints do not reach the client.
     stdio = take_over()
     logging_setup.configure(format=args.log_format, component="concertino", writer=stdio.writer)
     frontend = StdioFrontend(stdio)
-    # The sockets are for another process, usually a shell script that runs this command.
+    # systemd has passed sockets, but to another process: usually a shell script that runs this
+    # command.
     if "LISTEN_FDS" in os.environ:
         logging_setup.logger("concertino").warning(
             "LISTEN_FDS: its sockets are for process %s, and this is %d; stdin and stdout are "

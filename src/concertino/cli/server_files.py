@@ -96,13 +96,14 @@ def read_server_file_options(args: Namespace) -> ServerFileOptions:
 def parse_inputs(texts: Sequence[str]) -> dict[str, str]:
     """Return id -> value for the values of --input.
 
-    texts: the values, each as ID=VALUE.
-    Raises ValueError for a malformed one. The error does not quote it, because it may be a secret.
+    texts: the values of --input, each in the form ID=VALUE.
+    Raises ValueError for a malformed value.
     """
     inputs: dict[str, str] = {}
     for text in texts:
         id, equals, value = text.partition("=")
         if not id or not equals:
+            # Do not quote the text, because it may be a secret.
             raise ValueError("--input: expected ID=VALUE")
         inputs[id] = value
     return inputs
@@ -136,12 +137,12 @@ def load_servers(path: str, options: ServerFileOptions) -> Servers:
 def refuse_plain_secrets(given: Mapping[str, str], declared: Mapping[str, object]) -> None:
     """Raise TargetError if --input gives a password in plain text.
 
-    All users of the machine can see the command line. A value such as `secret:NAME`, which says
-    where the password is stored, is accepted.
+    A value such as `secret:NAME`, which says where the password is stored, is accepted.
 
     given: the values of --input by id.
     declared: the inputs that the server file declares, by id.
     """
+    # All users of the machine can see the command line.
     from concertino.proxy.expansion import input_variable
     from concertino.proxy.secret_sources import SECRET
     from concertino.proxy.server_file import InputEntry
@@ -156,17 +157,17 @@ def refuse_plain_secrets(given: Mapping[str, str], declared: Mapping[str, object
 
 
 def opening_limits() -> Limits | None:
-    """Return the limits for serving a server file.
+    """Return the limits for serving a server file; None if an environment variable is invalid.
 
-    They differ from the default limits in opening_s: the first requests of clients wait longer,
-    because several servers must start. CONCERTINO_OPENING_S overrides this. Returns None if an
-    environment variable for limits is invalid.
+    The limits differ from the default limits in opening_s: the first requests of clients wait
+    longer, because several servers must start. The environment variable CONCERTINO_OPENING_S
+    overrides this.
     """
     from concertino.proxy.servers import OPENING_S
 
     try:
         limits = Limits.from_environment(os.environ)
     except ValueError:
-        # run_process() reports it when the process begins to serve.
+        # run_process() reports the invalid variable when the process begins to serve.
         return None
     return limits if OPENING_VARIABLE in os.environ else replace(limits, opening_s=OPENING_S)

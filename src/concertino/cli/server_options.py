@@ -1,7 +1,7 @@
 """The options of the commands that use a server, such as `call` and `shell`.
 
-They say which server to start or connect to, how long to wait, and what to show. client_options()
-turns them into the arguments of a Client.
+The options say which server to start or connect to, how long to wait, and what to show.
+client_options() turns them into the arguments of a Client.
 """
 
 from __future__ import annotations
@@ -101,9 +101,12 @@ def client_options(args: Namespace, status: StatusLine) -> dict[str, Any]:
 
 
 def search_path(args: Namespace) -> str:
-    """Return the PATH in which the program of the server is searched: that of --env, or our own."""
-    path = next((text[5:] for text in args.env if text.startswith("PATH=")), None)
-    return os.environ.get("PATH", os.defpath) if path is None else path
+    """Return the PATH for the program of the server: that of --env, or that of this process."""
+    for variable in args.env:
+        name, _, value = variable.partition("=")
+        if name == "PATH":
+            return value
+    return os.environ.get("PATH", os.defpath)
 
 
 def parse_server(args: Namespace, server: Sequence[str]) -> Target:
@@ -111,7 +114,7 @@ def parse_server(args: Namespace, server: Sequence[str]) -> Target:
 
     args: the parsed arguments, which have the options of add_server_options().
     server: the words after `--`: a command with its arguments, or one address.
-    Raises UsageError if there are no words, or if they or the options are wrong.
+    Raises UsageError if there are no words, or if the words or the options are wrong.
     """
     if not server:
         from concertino.cli.suggestions import suggest_separator
@@ -148,13 +151,14 @@ def parse_server(args: Namespace, server: Sequence[str]) -> Target:
 def is_missing(program: str, path: str) -> bool:
     """Return whether a program is not found in the folders of a PATH.
 
-    program: the first word of a command. A path, such as ./server, is never missing.
+    program: the first word of a command. For a path, such as ./server, returns False.
     path: the folders, separated as in PATH.
     """
+    if os.sep in program:
+        return False
     # Do not use shutil, whose import takes 4 ms: a proxy calls this before it starts its server.
-    places = [os.path.join(folder, program) for folder in path.split(os.pathsep)]
-    is_found = any(os.path.isfile(place) and os.access(place, os.X_OK) for place in places)
-    return os.sep not in program and not is_found
+    files = [os.path.join(folder, program) for folder in path.split(os.pathsep)]
+    return not any(os.path.isfile(file) and os.access(file, os.X_OK) for file in files)
 
 
 def check_program(args: Namespace, server: Sequence[str]) -> None:

@@ -59,8 +59,8 @@ class ServerCommand(Struct):
 
     command: "tools", "call", "resources", "read", "prompts" or "prompt".
     name: the name of the tool or prompt, or the URI of the resource; "" for the commands that list.
-    words: the arguments for the tool or prompt, as they were typed.
-    given: these arguments, parsed.
+    words: the arguments for the tool or prompt, as the user has typed them.
+    given: the arguments for the tool or prompt, parsed.
     """
 
     command: str
@@ -112,7 +112,7 @@ class ServerSession:
     async def open(self) -> None:
         """Start the server or connect to it. Raises ConcertinoError if that fails.
 
-        Meanwhile, the status line shows how long it takes. Call close() even if open() raises.
+        Call close() at the end, even if open() raises.
         """
         logging.getLogger("concertino").addHandler(self._warnings)
         with self._show_waiting("the server's first answer", self.client.timeouts.connect_s):
@@ -156,14 +156,12 @@ class ServerSession:
         return 0
 
     async def _call_tool(self, command: ServerCommand) -> int:
-        """Call a tool and print its result. Returns FAILED if the result is an error.
-
-        The list of tools is read before, because the tool's schema says how to convert the texts
-        that the user has typed. If all arguments are JSON, that is not necessary.
-        """
+        """Call a tool and print its result. Returns FAILED if the result is an error, else 0."""
         given = command.given
         arguments: dict[str, Any] = {**given.texts, **given.values}
         hint = ""
+        # The tool's schema says how to convert texts that the user has typed, so read the list of
+        # tools first. If all arguments are JSON, that is not necessary.
         if given.texts or not given.has_json:
             # If the list is refused, continue without it: a server may have tools that it does not
             # list.
@@ -182,7 +180,10 @@ class ServerSession:
         params = {"name": command.name, "arguments": arguments}
         raw = await self._request("tool", command.name, "tools/call", params, on_progress)
         result = decode_result(f"tools/call {command.name}", raw, CallToolResult)
-        print_json(raw) if self.as_json else print_tool_result(result)
+        if self.as_json:
+            print_json(raw)
+        else:
+            print_tool_result(result)
         # Some servers, for example with the official SDK, report an unknown tool in a result.
         if result.is_error and hint:
             self.print_note(f"the server lists no tool {command.name!r}; {hint}")
@@ -196,14 +197,17 @@ class ServerSession:
             if prompt := next((prompt for prompt in prompts if prompt.name == command.name), None):
                 takes = prompt.arguments or []
                 required = [item.name for item in takes if item.required]
-                self._check_names(
-                    command, Parameters({item.name: "text" for item in takes}, required, True)
-                )
+                types = {item.name: "text" for item in takes}
+                parameters = Parameters(types, required=required, is_closed=True)
+                self._check_names(command, parameters)
         arguments = _stringify({**given.texts, **given.values})
         params = {"name": command.name, "arguments": arguments}
         raw = await self._request("prompt", command.name, "prompts/get", params)
         result = decode_result(f"prompts/get {command.name}", raw, GetPromptResult)
-        print_json(raw) if self.as_json else print_prompt(result)
+        if self.as_json:
+            print_json(raw)
+        else:
+            print_prompt(result)
 
     async def _read_resource(self, command: ServerCommand) -> None:
         """Read a resource and print its contents."""
@@ -244,11 +248,11 @@ class ServerSession:
         params: dict[str, Any],
         progress: Progress | None = None,
     ) -> Raw:
-        """Return the result of a request as JSON. Raises ConcertinoError and CommandFailure.
+        """Send a request and return the result as JSON. Raises ConcertinoError and CommandFailure.
 
-        kind: tool, prompt or resource. An error names it.
-        name: the name of the tool or prompt, or the URI of the resource.
-        method, params: the request.
+        kind: "tool", "prompt" or "resource", for errors.
+        name: the name of the tool or prompt, or the URI of the resource, for errors.
+        method, params: the method and the params of the request.
         progress: called when the server reports progress; None to request no progress.
         """
         try:
@@ -266,8 +270,9 @@ class ServerSession:
     def _check_names(self, command: ServerCommand, takes: Parameters) -> None:
         """Check the names of the arguments that the user has typed.
 
-        Raises UsageError if arguments are missing or forbidden. Warns of arguments that the tool's
-        schema allows but does not describe.
+        Raises UsageError if arguments are missing or forbidden. Prints a note about arguments that
+        the tool's schema allows but does not describe.
+        takes: the arguments of the tool or prompt.
         """
         words = [command.command, command.name, *command.words]
         unknown = check_names(command.name, command.given, takes, words, self._server)
@@ -306,7 +311,7 @@ class ServerSession:
         self._status.clear()
 
     def _describe_skipped(self) -> str:
-        """Return a note about lines on the server's stdout that are not messages; else ""."""
+        """Return a note about lines on the server's stdout that are not messages; "" for none."""
         client = self.client
         if not client.stray:
             return ""
@@ -318,8 +323,8 @@ class ServerSession:
     def print_news(self) -> None:
         """Print the notes about problems of the server that were not printed before.
 
-        The problems are lines on its stdout that are not MCP messages, a blocked event loop, and,
-        if it serves several backends as one (a composition), those that could not start.
+        The problems are lines on the server's stdout that are not MCP messages, a blocked event
+        loop, and backends behind the server that could not start.
         """
         log = "" if self._shows_log else self.client.stderr_tail
         missing = [f"not served: {text}" for text in describe_missing_parts(log)]
@@ -329,10 +334,8 @@ class ServerSession:
                 self.print_note(text)
 
     def print_note(self, text: str) -> None:
-        """Print a note for people to stderr. With --json, print nothing.
-
-        Programs that use --json expect nothing but failures on stderr.
-        """
+        """Print a note for people to stderr. With --json, print nothing."""
+        # Programs that use --json expect nothing but failures on stderr.
         if not self.as_json:
             self._status.print_above(escape_controls(f"{self._prefix}{text}"))
 
@@ -351,7 +354,7 @@ class _Warnings(logging.Handler):
 
 
 async def _list_if_possible(list_items: Callable[[], Awaitable[list[T]]]) -> list[T]:
-    """Return a list of the server, such as its tools; empty if the server refuses the request."""
+    """Return a list of the server, such as its tools; [] if the server refuses the request."""
     try:
         return await list_items()
     except (NotSupported, RpcError, ProtocolError):

@@ -1,7 +1,7 @@
 """Functions for the commands that serve until a signal or the end of input.
 
-They check the command line, and handle signals and the end of the client while the command still
-imports the user's code. After that, runtime/process.py does so.
+They check the command line. They also handle signals and the end of the client while the command
+still imports the user's code; when it serves, runtime/process.py handles both.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ LOOK_S = 1.0
 
 
 def reject_extra_args(args: Namespace, server: Sequence[str]) -> None:
-    """Raise UsageError if there are words after `--`. Commands call it that start no server.
+    """Raise UsageError if there are words after `--`, which would be the command of a server.
 
     args: the parsed arguments.
-    server: the words after `--`, which would be the command of a server.
+    server: the words after `--`.
     """
     if server:
         args.parser.error(f"this command takes no words after --, got {server[0]!r}")
 
 
 def exit_on_signals(writer: BoundedWriter) -> None:
-    """Let SIGTERM and SIGINT end the process with exit code 0, from now on.
+    """Let SIGTERM and SIGINT end the process at once with exit code 0.
 
-    Call it while the process is starting. No request has been accepted yet, so there is nothing to
-    wait for. Later, run() of runtime/process.py handles the signals in another way.
+    Call this while the process is starting. When it serves, run() of runtime/process.py replaces
+    this handling, because requests may be in progress then.
 
-    writer: writes what is left of the log before the end.
+    writer: the writer of stderr, which writes what is left of the log before the end.
     """
     handle_signals(lambda number: exit_process(0, writer))
 
@@ -46,13 +46,14 @@ def exit_on_signals(writer: BoundedWriter) -> None:
 def ending_with_client(stdio: StdioDescriptors) -> Generator[None, None, None]:
     """End the process with exit code 1 if its client disappears while the `with` block runs.
 
-    The block imports the server, which may take forever, and a client that was killed cannot end
-    this process with a signal. The client has disappeared when nobody can read this process's
-    output any more. The end of the input does not count: a shell may have written all requests
-    already, and still read the responses.
+    The client has disappeared when nobody can read this process's output any more. The end of the
+    input does not count: a shell may have written all requests already, and still read the
+    responses.
 
     stdio: the descriptors through which the client is connected.
     """
+    # The block imports the server, which may take forever. A client that was killed cannot end this
+    # process by a signal.
     is_done = threading.Event()
 
     def watch() -> None:

@@ -38,10 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, server: Sequence[str]) -> int:
     """Read and run commands until the end of input, and return the exit code.
 
-    On a terminal, it is 0; otherwise it is that of the first command that has failed.
-
     args: the parsed arguments.
     server: the words after `--`, which name the first server; empty to start without a server.
+    Exit codes: 130 after Ctrl-C, 128 + n after SIGTERM or SIGHUP, whose number is n. If stdin is
+    not a terminal and a command has failed, that of the first such command. Otherwise 0.
     Raises CommandFailure if the session cannot begin.
     """
     if server:

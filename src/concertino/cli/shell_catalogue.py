@@ -96,17 +96,22 @@ class Catalogue:
             "resource": len(self.uris),
             "prompt": len(self.prompts),
         }
-        words = [f"{count} {noun}{'s' * (count != 1)}" for noun, count in counts.items() if count]
+        words = [
+            f"1 {noun}" if count == 1 else f"{count} {noun}s"
+            for noun, count in counts.items()
+            if count
+        ]
         return ", ".join(words) or "it offers nothing"
 
     async def suggest(self, text: str, client: Client | None) -> tuple[list[Suggestion], int]:
-        """Return the suggestions for the last word of a line.
+        """Return the suggestions for the last word of a line, and the index of what they replace.
 
-        Also returns the index in the line from which on a suggestion replaces the text: where the
-        last word begins, or, in a word KEY=VALUE, where the value begins.
+        A suggestion replaces the text from this index on: the last word, or only VALUE if the last
+        word is KEY=VALUE.
 
         text: the line up to the cursor.
-        client: is asked for the values of a prompt's arguments; None without a server.
+        client: the client of the server, which completes the arguments of prompts; None without a
+            server.
         """
         line = split_line(text)
         *before, word = line.words
@@ -116,6 +121,7 @@ class Catalogue:
             return _select_matching([*commands, *self._suggest_tools()], word), start
 
         command, *rest = before
+        # The name of a tool alone calls the tool.
         if command in self.tools and command not in COMMANDS:
             command, rest = "call", [command, *rest]
         if not rest:
@@ -172,8 +178,12 @@ def _select_matching(suggestions: Iterable[Suggestion], word: str) -> list[Sugge
 
 
 def _suggest_arguments(tool: Tool, given: Sequence[str]) -> list[Suggestion]:
-    """Suggest the arguments of a tool that are not given yet. given: the words after the tool."""
+    """Return suggestions for the arguments of a tool that the user has not typed yet.
+
+    given: the words that the user has typed after the name of the tool.
+    """
     takes = Parameters.of_schema(tool.input_schema)
+    # A word is KEY=TEXT or KEY:=JSON.
     names = {word.partition("=")[0].removesuffix(":") for word in given}
     return [
         Suggestion(f"{name}=", kind if name in takes.required else f"{kind}, optional")
@@ -189,7 +199,13 @@ def _suggest_values(tool: Tool, name: str) -> list[Suggestion]:
 async def _complete(
     client: Client, prompt: Prompt, name: str, value: str, given: Sequence[str]
 ) -> list[str]:
-    """Ask the server for the values of an argument of a prompt (completion/complete)."""
+    """Return the values that the server suggests for an argument of a prompt (completion/complete).
+
+    name: the name of the argument.
+    value: what the user has typed of its value.
+    given: the words for the prompt's other arguments.
+    Returns [] if the server refuses the request.
+    """
     chosen = dict(word.split("=", 1) for word in given if "=" in word)
     try:
         completion = await client.complete(PromptReference(prompt.name), name, value, chosen=chosen)

@@ -23,7 +23,10 @@ Suggest: TypeAlias = "Callable[[str], Awaitable[tuple[list[Suggestion], int]]]"
 
 
 class LineInput(Protocol):
-    """Where the interactive session reads its lines. is_terminal: whether a person types them."""
+    """The source of the lines of the interactive session.
+
+    is_terminal: whether a person types the lines.
+    """
 
     is_terminal: bool
 
@@ -56,8 +59,8 @@ class StreamInput:
         if self._lines is None:
             self._lines = asyncio.Queue()
             loop = asyncio.get_running_loop()
-            # In a thread, because the event loop cannot wait for files. A daemon thread, because it
-            # may still wait for input when the process ends.
+            # Read in a thread, because the event loop cannot wait for files. It is a daemon thread,
+            # because it may still wait for input when the process ends.
             Thread(target=self._read_all, args=(self._lines, loop), daemon=True).start()
         line = await self._lines.get()
         if line is None:

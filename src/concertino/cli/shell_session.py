@@ -1,7 +1,8 @@
 """Shell: the interactive session. Runs typed commands, and shows notifications of the server.
 
-A session has one server at a time, or none. ServerSession (server_session.py) sends the requests of
-a command; this module has the commands that only a session has, such as `open` and `subscribe`.
+A session has one server at a time, or none. This module has the commands that exist only in a
+session, such as `open` and `subscribe`. ServerSession (server_session.py) has those that exist on
+the command line, too, such as `call`.
 """
 
 from __future__ import annotations
@@ -66,11 +67,12 @@ class Shell:
     async def run(self, server: Sequence[str]) -> int:
         """Read lines and run them as commands until the end of input. Returns the exit code.
 
-        On a terminal, the exit code is 0. Otherwise it is that of the first command that has
-        failed, or 0.
+        If the input is not a terminal and a command has failed, the exit code is that of the first
+        such command. Otherwise it is 0.
 
         server: the command or the address of the first server, as words; empty to start without a
-            server. If it cannot be opened and the input is no terminal, the session ends.
+            server. If this server cannot be opened and the input is not a terminal, the session
+            ends.
         """
         code = 0
         try:
@@ -84,6 +86,7 @@ class Shell:
                 _print("`concertino --help` shows what else concertino does.")
             while (line := await self._read_line()) is not None:
                 line_code = await self._run_interruptibly(line)
+                # Keep the first exit code that is not 0.
                 code = code or line_code
         finally:
             await self._close()
@@ -255,7 +258,8 @@ class Shell:
             raise self._explain_unknown(words[0])
         for name, (takes, about) in COMMANDS.items():
             if not words or words[0] == name:
-                _print(f"{f'{name} {takes}':30} {about}")
+                usage = f"{name} {takes}"
+                _print(f"{usage:30} {about}")
 
     def _explain_unknown(self, word: str) -> UsageError:
         """Return the error for a word that is neither a command nor a tool."""
@@ -328,10 +332,10 @@ class Shell:
             await self._catalogue.fetch(self._session.client)
 
     async def _ask(self, request: Elicitation, server: Implementation) -> Any:
-        """Ask the user for the fields of an elicitation, as an elicitation handler of Client does.
+        """Ask the user for the fields of an elicitation. This is the elicitation handler of Client.
 
-        Returns the values by field name, or "decline" or "cancel". Declines a URL without asking,
-        and everything if the input is not a terminal.
+        Returns the values by field name, or "decline" or "cancel". Without asking, declines to open
+        a URL, and declines everything if the input is not a terminal.
         """
         self._status.clear()
         if request.mode == "url" or not self._input.is_terminal:
@@ -343,8 +347,8 @@ class Shell:
         values: dict[str, Any] = {}
         try:
             for name, kind in takes.descriptions.items():
-                is_required = name in takes.required
-                prompt = f"  {name} ({kind}{'' if is_required else ', optional'}): "
+                words = kind if name in takes.required else f"{kind}, optional"
+                prompt = f"  {name} ({words}): "
                 # Ask again after an invalid value. An empty line leaves the field out.
                 while text := await self._input.read_line(escape_lines(prompt), None):
                     try:
@@ -360,7 +364,10 @@ class Shell:
 
 
 def _as_command(words: Sequence[str]) -> Sequence[str]:
-    """Return the command that serves a file, if the words are one Python file; else the words."""
+    """Return the command that serves a file, if the words are one Python file.
+
+    Returns any other words unchanged.
+    """
     if len(words) == 1 and words[0].endswith(".py") and os.path.isfile(words[0]):
         return [sys.executable, "-m", "concertino", "serve", words[0]]
     return words

@@ -24,9 +24,9 @@ class Line(Struct, frozen=True):
 def split_line(text: str) -> Line:
     """Split a line into words, like a shell.
 
-    A space inside quotes or after a backslash does not end a word. If a word after the first begins
-    with `{`, it is a JSON object and extends to the end of the line; its quotes and backslashes
-    stay.
+    A space inside quotes or after a backslash does not end a word. There is one addition: a word
+    that begins with `{`, unless it is the first, is a JSON object. It extends to the end of the
+    line, and keeps its quotes and backslashes.
     """
     words: list[str] = []
     word, start, quote = "", 0, ""
@@ -37,6 +37,7 @@ def split_line(text: str) -> Line:
             if char == quote:
                 quote = ""
             elif char == "\\" and quote == '"' and text[position + 1 : position + 2] in ('"', "\\"):
+                # Inside double quotes, a backslash escapes only these two characters.
                 position += 1
                 word += text[position]
             else:

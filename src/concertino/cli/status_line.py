@@ -23,17 +23,17 @@ EVERY_S = 1.0
 class StatusLine:
     """The last line on the terminal at stderr: a progress bar, or how long a command waits.
 
-    enabled: whether stderr is a terminal, and the line is wanted. On a dumb terminal, such as the
-        shell of Emacs, there is no status line, because it cannot redraw a line.
+    enabled: False to show nothing, for example because stderr is not a terminal.
     """
 
     def __init__(self, enabled: bool) -> None:
+        # A dumb terminal, such as the shell of Emacs, cannot redraw a line.
         self._enabled = enabled and os.environ.get("TERM") != "dumb"
         # The text that is shown now; "" if there is none.
         self._text = ""
 
     def draw(self, text: str) -> None:
-        """Show a text as the status line, in place of the text before."""
+        """Show a text as the status line, in place of the previous text."""
         if not self._enabled:
             return
         # Cut the text to the width: a longer line would wrap, and could not be redrawn.

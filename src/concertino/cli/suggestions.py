@@ -49,12 +49,13 @@ STARTER = r"(.*/)?(python[\d.]*|node|npx|tsx|sh|bash|uv|uvx|run)"
 def find_closest(name: str, known: Iterable[str], similarity: float = 0.6) -> str | None:
     """Return the known name that is most similar to a name; None if none is similar.
 
-    Upper and lower case count as equal. A name that begins with `name`, or equals its last part (as
-    in server.tool), is similar, too.
+    Upper and lower case count as equal. A known name that begins with `name`, or that equals the
+    last part of `name` (as in server.tool), counts as similar, too.
 
     name: what the user has typed.
     known: the names that exist.
-    similarity: the least similarity, as the `cutoff` of difflib.get_close_matches(): 0 to 1.
+    similarity: how similar a known name must be, from 0 to 1: the `cutoff` of
+        difflib.get_close_matches().
     """
     by_folded = {item.casefold(): item for item in known}
     folded = name.casefold()
@@ -138,12 +139,13 @@ def suggest_separator(command: str, words: Sequence[str], unknown: Sequence[str]
     If it is not clear where `--` belongs, the hint has an example instead.
 
     command: the command of concertino.
-    words: the words after it.
-    unknown: the words among them that the command does not accept.
+    words: the words that the user has typed after the command.
+    unknown: those of `words` that the command does not accept.
     """
     is_file = [os.path.splitext(word)[1] in INTERPRETERS and "=" not in word for word in words]
     if any(is_file):
         file = start = is_file.index(True)
+        # The server's command begins with the words before the file that may start it.
         while start and re.fullmatch(STARTER, words[start - 1]):
             start -= 1
         before, server = list(words[:start]), shlex.join(words[start:])
@@ -162,9 +164,11 @@ def suggest_separator(command: str, words: Sequence[str], unknown: Sequence[str]
 
 
 def _find_word_after(word: str, words: Sequence[str]) -> str:
-    """Return the word after another word; empty if there is none, or if it is an option."""
+    """Return the word after another word; "" if there is none, or if it is an option."""
     index = words.index(word) + 1
-    return "" if index >= len(words) or words[index].startswith("-") else words[index]
+    if index >= len(words) or words[index].startswith("-"):
+        return ""
+    return words[index]
 
 
 def _suggest_address(command: str, option: str, value: str) -> str:
@@ -242,9 +246,13 @@ def suggest_file(program: str) -> str:
 
 
 def _suggest_url(program: str, *, is_alone: bool) -> str:
-    """Return a suggestion for a server's address that was taken for a program; "" for others."""
+    """Return a suggestion for an address of a server that was taken for a program.
+
+    Returns "" for a program, and for an address that is correct.
+    is_alone: whether no words follow.
+    """
     if re.match(r"https?://", program, re.IGNORECASE):
-        return "a URL is all that stands after --" if not is_alone else ""
+        return "" if is_alone else "a URL is all that stands after --"
     if found := re.match(r"(https?)(:/?|//+)(?=\w)", program):
         return f"write -- {found[1]}://{program[found.end() :]}"
     if re.match(r"\w+://", program):

@@ -17,11 +17,11 @@ __all__ = ["describe_hidden_server", "suggest_target"]
 def suggest_target(target: str) -> str:
     """Return the end of the error message for a target that does not exist.
 
-    The first of these that applies is returned:
-    - a question for a similar target: "; did you mean server.py?"
-    - the folder of the target, if that does not exist: "; there is no folder src"
-    - the working directory, if the target is the name of a file: " in /home/me"
-    - ""
+    The first of these cases that applies decides:
+    - There is a target with a similar name: "; did you mean server.py?"
+    - The folder of the target does not exist: "; there is no folder src"
+    - The target is the name of a file in the current folder: " in /home/me"
+    - Otherwise: ""
     """
     module = Path(target.replace(".", os.sep) + ".py")
     if not target.endswith(".py") and target and ":" not in target:
@@ -33,7 +33,7 @@ def suggest_target(target: str) -> str:
         if module.is_file() and target.isprintable() and not target.startswith("."):
             return f"; did you mean {target}:{server_name(module) or 'server'}?"
 
-    # The name may be misspelt.
+    # Look for a file with a similar name.
     folder, name = os.path.split(target)
     try:
         files = [file for file in os.listdir(folder or ".") if file.endswith(".py")]
@@ -45,9 +45,11 @@ def suggest_target(target: str) -> str:
 
 
 def describe_hidden_server(path: str) -> str:
-    """Return the end of the error message "there is no server in FILE". path: the file.
+    """Return the end of the error message "there is no server in FILE".
 
-    If a function in the file makes a server, the text names it. Otherwise it has an example.
+    If a function in the file makes a server, the text names the function. Otherwise the text has an
+    example.
+    path: the path of the file.
     """
     function, line = server_in_function(Path(path))
     if function:

@@ -33,20 +33,19 @@ def load_or_exit(
     traceback: bool,
     strict: bool,
 ) -> LoadedTarget:
-    """Load the targets of `concertino serve`. If that fails, end the process.
+    """Load the targets of `concertino serve`. If that fails, log the failure and end the process.
 
-    Before the end, the failure is logged, and a client at stdin gets it as the response to its
-    first request.
+    A client at stdin gets the failure as the response to its first request.
 
     targets: the files, modules, folders or server files to serve; several are served as one.
     options: the options for a folder of Markdown.
     file_options: the options for server files such as mcp.json.
-    frontend: the Frontend through which clients are connected; it tells them the failure.
+    frontend: the Frontend through which clients are connected. It tells the failure to a client.
     traceback: whether to log the whole traceback.
-    strict: whether to load all targets now and exit if one fails. Otherwise, if there are several,
-        they are loaded in threads when serving begins, and a failure is logged.
-    Exit codes: 2 for a target that does not exist; 1 if importing failed, if a library has no
-    folder, or if a client got the error.
+    strict: whether to load all targets now and exit if one fails. If it is False, several targets
+        are loaded in threads when serving begins, and failures are logged.
+    Exit codes: 1 if a target cannot be imported, if none of a library's folders exists, or if a
+    client has got the failure; 2 if a target does not exist and no client has got the failure.
     """
     log = logging_setup.logger("concertino")
     exit_on_signals(frontend.writer)

@@ -87,9 +87,9 @@ def load_targets(
     part without a name gets the name of its file, module or folder.
 
     targets: the words of the command line; empty to serve the folders that `options` names.
-    options: the options for a folder of Markdown.
-        - The name and version are those of the composition, if there is one.
-        - If no target is a folder, but the options name folders, these become another part, called
+    options: the options for a folder of Markdown. For a composition they mean this:
+        - The name and version are those of the composition.
+        - If no target is a folder, the folders that the options name become another part, called
           `library`.
         - If several targets are folders, the scheme of each folder's URIs is the name of its part.
     file_options: the options for server files such as mcp.json.
@@ -100,15 +100,19 @@ def load_targets(
     """
     named = [_split_name(target) for target in targets]
     folders = [target for _, target in named if os.path.isdir(target)]
-    # `options` is true if --resources or --prompts is given.
+    # bool(options) is True if --resources or --prompts is given.
     if len(folders) > 1 and (options or options.scheme):
         raise TargetError(
             f"--resources, --prompts and --scheme are for one folder, got {', '.join(folders)}"
         )
     if not named:
         return LoadedTarget(make_library(None, options))
-    if len(named) == 1 and not named[0][0] and (folders or not options):
-        if not folders and not is_server_file(targets[0]) and (options.name or options.version):
+    first_name = named[0][0]
+    # A target that is not a folder is served together with the folders in the options.
+    is_single = len(named) == 1 and not first_name and (folders or not options)
+    if is_single:
+        takes_name = folders or is_server_file(targets[0])
+        if (options.name or options.version) and not takes_name:
             raise TargetError(
                 f"{targets[0]}: --name and --version are for folders and for several targets; here "
                 "they are arguments of Server(...)"
@@ -120,7 +124,7 @@ def load_targets(
     from concertino.composition.compose import compose
 
     try:
-        # _load_parts() has refused the names of compose()'s own parameters.
+        # _load_parts() has refused "strict", which is the name of a parameter of compose().
         return LoadedTarget(compose(info, strict=strict, **cast("dict[str, Any]", parts)))
     except RegistrationError as exc:
         raise TargetError(f"{', '.join(targets)}: {exc}") from None
@@ -141,9 +145,9 @@ def _load_parts(
     folders: the targets that are folders.
     options: the options for folders of Markdown.
     file_options: the options for server files such as mcp.json.
-    strict: whether to load all parts now, and to raise if one fails. Otherwise each is loaded in a
-        thread when the composition starts.
-    traceback: whether the log gets the whole traceback of a failure.
+    strict: whether to load all parts now, and to raise if one fails. If it is False, each part is
+        loaded in a thread when the composition starts.
+    traceback: whether to log the whole traceback if a part fails in its thread.
     Raises TargetError for an invalid name of a part.
     """
     from concertino.cli.loading_backend import LoadingBackend, Turn
@@ -185,7 +189,7 @@ def is_server_file(target: str) -> bool:
 
 
 def _split_name(target: str) -> tuple[str, str]:
-    """Split NAME=TARGET. The name is empty if there is none."""
+    """Return the name and the target in NAME=TARGET. The name is "" if there is none."""
     # The name of a file may contain an equals sign.
     match = None if os.path.exists(target) else NAMED_TARGET.fullmatch(target)
     return ("", target) if match is None else (match[1], match[2])
@@ -243,11 +247,10 @@ def load_target(
     finally:
         entry.run_calls.reset(token)
 
-    backend = (
-        _find_attribute(module, source, attribute)
-        if attribute
-        else _find_only_server(module, source, calls)
-    )
+    if attribute:
+        backend = _find_attribute(module, source, attribute)
+    else:
+        backend = _find_only_server(module, source, calls)
     for call in calls:
         if call.backend is backend:
             return LoadedTarget(backend, call.limits, call.loop_factory)
@@ -255,10 +258,10 @@ def load_target(
 
 
 def _split_attribute(target: str) -> tuple[str, str]:
-    """Return the file or module of a target, and the attribute after its colon or "".
+    """Return the file or module of a target, and the attribute after the colon.
 
-    target: a Python file or an attribute of a module; load_target() handles folders, server files
-        and plugins files before.
+    The attribute is "" for a file without a colon.
+    target: a Python file or an attribute of a module, and not a folder or another file.
     Raises TargetError for a module without an attribute or with a relative name, and for a file
     with a colon and no attribute.
     """
@@ -298,7 +301,7 @@ def load_attribute(target: str) -> object:
     """Return the object that `FILE.py:NAME` or `MODULE:NAME` names, after importing its module.
 
     NAME may be a dotted path, such as `app.server`.
-    Raises TargetError if there is none, and the exceptions of importing the module.
+    Raises TargetError if there is no such object, and the exceptions of importing the module.
     """
     source, colon, attribute = target.rpartition(":")
     if not colon or not source or not attribute:
@@ -311,7 +314,7 @@ def load_attribute(target: str) -> object:
 
 
 def _read_path(value: object, path: str) -> object:
-    """Return the object at a dotted path. Raises AttributeError."""
+    """Return the object at a dotted path below a value. Raises AttributeError."""
     for name in path.split("."):
         value = getattr(value, name)
     return value
@@ -353,10 +356,11 @@ def _find_only_server(module: ModuleType, source: str, calls: list[RunCall]) -> 
     for _, backend in list(servers.values()):
         for inner in _find_inner(backend):
             servers.pop(id(inner), None)
-    # Backends on which the file calls run() come before others. They are compared by identity,
-    # because one server may have two names.
+    # If the file calls run(), only the backends on which it does so are candidates. Backends are
+    # compared by identity, because one server may have two names.
     candidates: list[Backend] = list({id(call.backend): call.backend for call in calls}.values())
-    candidates = candidates or [value for _, value in servers.values()]
+    if not candidates:
+        candidates = [value for _, value in servers.values()]
     if len(candidates) == 1:
         return candidates[0]
     if not candidates:
@@ -382,7 +386,7 @@ def _find_parts(value: object) -> list[Backend] | None:
     if isinstance(value, BackendWrapper):
         return [value.inner]
 
-    # Do not import these modules. A file that uses one of them has imported it.
+    # Do not import these modules, which takes time. A file that uses one of them has imported it.
     composition = sys.modules.get("concertino.composition.composed_backend")
     if composition is not None and isinstance(value, composition.ComposedBackend):
         return list(cast("ComposedBackend", value).parts.values())

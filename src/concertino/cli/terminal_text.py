@@ -23,12 +23,14 @@ def escape_json(data: bytes, *, is_unicode: bool) -> str:
     """Return JSON as one line without control characters.
 
     data: the JSON.
-    is_unicode: whether printable characters outside ASCII may stay. If not, they are escaped, too.
+    is_unicode: False to escape all characters outside ASCII, too.
     """
-    # Other characters occur in strings only, where JSON has an escape for each unit of UTF-16.
-    return "".join(
-        char
-        if char.isprintable() and (is_unicode or char.isascii())
-        else _UTF16_UNIT.sub(r"\\u\g<0>", char.encode("utf-16-be").hex())
-        for char in format(data, indent=-1).decode()
-    )
+
+    def escape(char: str) -> str:
+        if char.isprintable() and (is_unicode or char.isascii()):
+            return char
+        # This character is inside a string, where JSON has an escape for each unit of UTF-16.
+        return _UTF16_UNIT.sub(r"\\u\g<0>", char.encode("utf-16-be").hex())
+
+    # With a negative indentation, msgspec writes no newlines and no spaces.
+    return "".join(map(escape, format(data, indent=-1).decode()))

@@ -62,6 +62,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
         if args.scope or args.days is not None:
             raise UsageError("remove: expected a name and --file FILE only")
         return _remove(TokenFile(args.file), args.name)
+    # Comparisons with NaN are false, so `not ... > 0` refuses NaN, too.
     if args.days is not None and not args.days > 0:
         raise UsageError(f"--days: expected a positive number, got {args.days:g}")
     return _add(TokenFile(args.file), args)

@@ -45,13 +45,15 @@ def wrap_backend(
     """Return a backend, wrapped in the guards and in the search for tools that the options select.
 
     A guard limits or filters calls. The search for tools replaces a long list of tools by the tools
-    find_tools and call_tool. It is the outer wrapper, so that the guards see the calls of the real
-    tools, and not of call_tool.
+    find_tools and call_tool.
 
     guard: wraps the backend in the guards, as make_guard() returns it; None for no guards.
     args: the parsed arguments, which have --tools and --tools-budget.
-    from_file: the options that a server file sets; options of the command line override them.
+    from_file: the options that a server file sets; options of the command line override them. None
+        if there is no server file.
     """
+    # The search is the outer wrapper, so that guards see the calls of the real tools, and not those
+    # of call_tool.
     if guard is not None:
         backend = guard(backend)
     mode = args.tools or ("all" if from_file is None else from_file.mode)

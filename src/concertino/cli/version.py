@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from concertino import __version__
 from concertino.protocol.revisions import REVISIONS
 
-# Extra -> a module that it alone installs, in the order of pyproject.toml.
+# Extra -> a module that no other extra installs, in the order of pyproject.toml.
 EXTRAS = {
     "validate": "jsonschema_rs",
     "library": "tantivy",
@@ -26,9 +26,8 @@ EXTRAS = {
 
 
 def describe_versions() -> str:
-    """Return one line each for the versions of the package, of Python and of MCP, and the extras.
-
-    For each extra, the line says whether it is installed.
+    """Return four lines: the version of the package, that of Python, the revisions of MCP, and
+    which extras are installed.
     """
     # find_spec() does not import the module.
     extras = (

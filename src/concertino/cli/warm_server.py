@@ -37,7 +37,8 @@ def run(words: list[str]) -> NoReturn:
         import_module(name)
     poll = select.poll()
     poll.register(0, select.POLLIN)
-    if not poll.poll()[0][1] & select.POLLIN:
+    _, events = poll.poll()[0]
+    if not events & select.POLLIN:
         # The input has ended without a request.
         sys.exit(0)
     main(["serve", *words])

@@ -14,11 +14,9 @@ __all__ = ["find_watched"]
 def find_watched(
     folders: Sequence[Path], watched: Sequence[str], suffixes: tuple[str, ...] = ()
 ) -> SourceFiles:
-    """Return the files to watch: those in `folders` with a suffix, and all of --watch.
+    """Return the files to watch: those in `folders` with a suffix, and those that --watch names.
 
-    folders: the folders.
-    watched: the values of --watch. Each is a file, or a folder whose files are watched whatever
-        their suffixes are.
+    watched: the values of --watch. Each is a file, or a folder, all of whose files are watched.
     suffixes: the suffixes of files in `folders`, such as (".py",).
     Raises UsageError for a value of --watch that does not exist.
     """

@@ -43,6 +43,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
         from concertino.authorization.login_commands import list_logins
         from concertino.http_client.server_url import parse_url
 
+        # "" for all servers.
         wanted = parse_url(args.url).text if args.url else ""
         logins = [login for _, login in list_logins() if wanted in ("", login.server)]
     except (ImportError, ValueError) as exc:

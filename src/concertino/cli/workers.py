@@ -2,14 +2,15 @@
 
 The parent process listens, and imports nothing of the server. Each worker runs the same command
 again, inherits the listening sockets, and accepts clients from the same queue. So clients in the
-queue are not affected if a worker dies. Parent and worker share a pair of sockets: a worker sends a
-byte when it is ready, and ends when the parent's socket is closed, which also happens if the parent
-is killed.
+queue are not affected if a worker dies.
 
-A client may send a request to another worker than its last one. So the workers share the key with
-which they sign what clients store for them (`requestState`), and a record of the states that were
-used already. A worker passes a request on to the worker that has the request's session, see
-http/worker_peers.py.
+Parent and worker are connected by a pair of sockets. The worker sends a byte through it when it is
+ready. If the parent ends, even by SIGKILL, its socket is closed, and the worker ends, too.
+
+Two requests of one client may reach different workers. So the workers share the key with which they
+sign what clients store for them (`requestState`), and a record of the states that clients have sent
+back already. A worker passes a request on to the worker that has the request's session
+(http/worker_peers.py).
 """
 
 from __future__ import annotations
@@ -51,12 +52,11 @@ HIGH_DESCRIPTOR = 64
 def run_workers(count: int, listeners: Sequence[Listener]) -> int:
     """Run worker processes until SIGTERM or SIGINT, and start those again that die.
 
-    Each worker runs the command line of this process again.
-
-    count: the number of workers.
-    listeners: the sockets at which the workers accept clients. They are closed at the end.
-    Returns the exit code for this process: 0 after a signal, or that of a worker if the server
-    cannot start.
+    count: the number of workers. Each runs the command line of this process again.
+    listeners: the sockets at which the workers accept clients. This function closes them at its
+        end.
+    Returns the exit code for this process: 0 after a signal. If the server cannot start, the exit
+    code of a worker.
     """
     # For the sockets at which workers pass requests to each other, and the record of used states.
     folder = Path(tempfile.mkdtemp(prefix="concertino-"))
@@ -75,9 +75,10 @@ def run_workers(count: int, listeners: Sequence[Listener]) -> int:
 class _Worker:
     """One worker process.
 
-    number: from 1 on, for the log; a worker that replaces a dead one has the same number.
-    link: the parent's end of the pair of sockets that connects it with the worker.
-    began: when the worker was started, by the loop's clock.
+    number: the number of the worker, from 1. A worker that replaces a dead one has its number.
+    pid: the id of the process.
+    link: the parent's socket of the pair that connects the parent with the worker.
+    began: the time at which the worker was started, by the loop's clock.
     is_ready: whether the worker has reported that it serves.
     """
 
@@ -171,7 +172,7 @@ class _Supervisor:
             os._exit(1)
 
     def _on_link(self, worker: _Worker) -> None:
-        """Handle input from a worker: a byte means that it serves, end of input that it ends."""
+        """Handle input from a worker: a byte when it is ready, the end of input when it ends."""
         if not worker.link.recv(64):
             self._loop.remove_reader(worker.link)
             return
@@ -191,7 +192,7 @@ class _Supervisor:
             self._ended.set()
 
     def _on_end(self, worker: _Worker, code: int) -> None:
-        """Start a worker that has ended again, unless the server cannot start at all.
+        """Handle the end of a worker: start it again, unless the server cannot start at all.
 
         code: the exit code; a negative number is the signal that ended the worker.
         """
