@@ -3,12 +3,12 @@
     server = BlockingNats(parse_servers("nats://a,b,c"), NatsOptions(name="tools.notes"))
     [response] = server.request_all([Request("$JS.API.INFO")], timeout_s=1.0)
 
-Buckets use a BlockingNats (bucket.py). Several threads may use the same one; they wait for each
-other.
+Buckets use a BlockingNats (bucket.py). Several threads may use the same BlockingNats; they wait for
+each other.
 
-It connects when it is first used, and again after a failure. Nothing reads from the connection
-between two requests. So the server's pings are answered only before the next request. If the server
-has ended the connection by then, this request connects again.
+It connects at the first request, and again after a failure. Between two requests, nothing reads
+from the connection. So the server's pings are answered only before the next request. If the server
+has ended the connection in the meantime, the next request connects again.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from concertino.transports.listeners import errno_message
 
 __all__ = ["BlockingNats", "PermissionsViolation", "Request"]
 
-# After a failed attempt to connect, all attempts within this time, in seconds, fail at once. So
-# callers that must not block for long do not wait again and again.
+# After a failed attempt to connect, all attempts within this time, in seconds, fail at once, so
+# that callers that must not block for long do not wait again and again.
 RETRY_S = 0.5
 # How many bytes are read from the socket at once, at most.
 READ_BYTES = 256 * 1024
@@ -52,7 +52,7 @@ FAILURES = (OSError, ProtocolError, Disconnected)
 
 
 class PermissionsViolation(Disconnected):
-    """The server does not let this user send a request. The text names the request's subject."""
+    """The server does not permit a request of this user. The text names the request's subject."""
 
 
 class Request(Struct, frozen=True):
@@ -73,8 +73,8 @@ class BlockingNats:
         server = BlockingNats(parse_servers("nats://a,b,c"), NatsOptions(name="tools.notes"))
         [response] = server.request_all([Request("$JS.API.INFO")], timeout_s=1.0)
 
-    servers: the servers of a cluster. They are tried in random order until one accepts.
-    options: how to connect to each of them.
+    servers: the servers of a cluster, which are tried in random order until one accepts.
+    options: the options of a connection, such as TLS settings and a key.
     connect_s: how long the attempt to connect to one server may take, in seconds.
     """
 
@@ -95,20 +95,23 @@ class BlockingNats:
         """Send several requests at once, and return their responses in the same order.
 
         Blocks until all responses have arrived. Connects first if there is no connection.
-        timeout_s: the time limit for the responses; connecting may take longer.
-        Raises Disconnected if no server can be reached, if the server reports an error, or if it
-        has not answered all requests in time. Raises PermissionsViolation if this user may not send
-        one of the requests. After any of these errors, the server may have handled some of the
-        requests. If the options have credentials, raises ImportError if the extra `nats` is not
-        installed, and ConcertinoError if the key is not valid; then nothing was sent.
+        timeout_s: the time limit for the responses, in seconds, in addition to the time for
+            connecting.
+        Raises:
+            Disconnected: no server can be reached, the server reports an error, or the server has
+                not answered all requests in time. It may have handled some of them.
+            PermissionsViolation: this user may not send one of the requests. The server may have
+                handled the others.
+            ImportError: the options have a key, and the extra `nats` is not installed.
+            ConcertinoError: the key in the options is not valid.
         """
         with self._lock:
             until = time.monotonic() + timeout_s
             if self._connection is not None:
                 try:
                     self._connection.answer_pings(until)
-                # No request was sent yet, so it is safe to connect again.
                 except FAILURES:
+                    # No request was sent yet, so it is safe to connect again.
                     self._close()
             connection = self._connection or self._connect()
             self._connection = connection
@@ -116,10 +119,10 @@ class BlockingNats:
                 return connection.request_all(requests, time.monotonic() + timeout_s)
             except FAILURES as exc:
                 self._close()
-                kind = (
-                    PermissionsViolation if isinstance(exc, PermissionsViolation) else Disconnected
-                )
-                raise kind(f"{connection.server}: {errno_message(exc)}") from None
+                text = f"{connection.server}: {errno_message(exc)}"
+                if isinstance(exc, PermissionsViolation):
+                    raise PermissionsViolation(text) from None
+                raise Disconnected(text) from None
 
     def close(self) -> None:
         """Disconnect. The next request connects again."""
@@ -134,7 +137,7 @@ class BlockingNats:
     def _connect(self) -> _Connection:
         """Connect to the first server that accepts, and return the connection.
 
-        Raises Disconnected if none accepts, with the reason of the server that was tried last.
+        Raises Disconnected if no server accepts. The text has the reason of the last server.
         """
         if time.monotonic() < self._failed_at + RETRY_S:
             raise Disconnected(self._reason)
@@ -150,10 +153,9 @@ class BlockingNats:
 class _Connection:
     """A connection to a server. The constructor connects and authenticates.
 
-    until: when the connection must be ready, by time.monotonic(). In the methods, `until` is when
-        the method must be done.
-    The constructor raises OSError, ProtocolError, and Disconnected if the server refuses this
-    client.
+    until: when the connection must be ready, by time.monotonic().
+    Raises OSError if the server cannot be reached in time, ProtocolError for invalid messages, and
+    Disconnected if the server refuses this client.
     """
 
     def __init__(self, server: NatsServer, options: NatsOptions, until: float) -> None:
@@ -194,8 +196,7 @@ class _Connection:
         """Send several requests at once, and return their responses in the same order.
 
         until: when all responses must have arrived, by time.monotonic().
-        Raises OSError, ProtocolError and Disconnected. After an error, the server may have handled
-        some of the requests.
+        Raises one of FAILURES. The server may have handled some of the requests then.
         """
         replies: dict[str, int] = {}
         output: list[bytes] = []
@@ -220,7 +221,7 @@ class _Connection:
         """Handle the messages that the server has sent since the last request, such as pings.
 
         until: when the answers must have been sent, by time.monotonic().
-        Raises OSError, ProtocolError, and Disconnected if the server has ended the connection.
+        Raises one of FAILURES, such as Disconnected if the server has ended the connection.
         """
         self.socket.setblocking(False)
         try:
@@ -237,15 +238,17 @@ class _Connection:
         if isinstance(event, Ping):
             self.socket.sendall(b"PONG\r\n")
         elif isinstance(event, ServerError):
-            raise (PermissionsViolation if event.is_refusal else Disconnected)(event.text)
+            if event.is_refusal:
+                raise PermissionsViolation(event.text)
+            raise Disconnected(event.text)
 
     def _next(self, until: float) -> NatsEvent:
         """Return the next event of the server. Raises TimeoutError if none comes before `until`."""
         while not self._events:
-            left = until - time.monotonic()
-            if left <= 0:
+            left_s = until - time.monotonic()
+            if left_s <= 0:
                 raise TimeoutError(None, "no answer in time")
-            self.socket.settimeout(left)
+            self.socket.settimeout(left_s)
             self._receive()
         return self._events.pop()
 

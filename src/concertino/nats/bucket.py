@@ -48,7 +48,8 @@ __all__ = [
     "encode_key",
 ]
 
-# Error codes of JetStream: the subject has another revision; the subject has no message.
+# Error codes of JetStream: the last message of the subject has another number than expected; the
+# subject has no message.
 WRONG_LAST, NO_MESSAGE = 10071, 10037
 # The largest value, in bytes. By default, servers accept at most 1 MiB for a message and its
 # headers.
@@ -72,9 +73,9 @@ class BucketRefused(BucketError):
 class Value(Struct, frozen=True):
     """The value of a key.
 
-    data: None if the key has no value.
-    revision: the number of the write to the bucket that stored or deleted the value; 0 if the key
-        never had a value. Each write to the bucket has the next number.
+    data: the bytes; None if the key has no value.
+    revision: the number of the write that stored or deleted the value, among all writes to the
+        bucket; 0 if the key never had a value.
     """
 
     data: bytes | None
@@ -82,10 +83,10 @@ class Value(Struct, frozen=True):
 
 
 def encode_key(text: str) -> str:
-    """Return any string in a form that can be a key of a bucket.
+    """Return a string in a form that can be a key of a bucket.
 
-    ASCII letters, digits, `/`, `_` and `-` stay. Each byte of all other characters in UTF-8 becomes
-    `=` and two hexadecimal digits.
+    ASCII letters, digits, `/`, `_` and `-` stay. Each other character becomes `=` and two
+    hexadecimal digits for each of its bytes in UTF-8.
     """
     return _ESCAPED.sub(lambda m: "".join(f"={byte:02x}" for byte in m[0].encode()), text)
 
@@ -99,12 +100,12 @@ def decode_key(key: str) -> str:
 class BucketState(Struct, frozen=True):
     """The state of a bucket after Bucket.create() or add_replicas().
 
-    is_new: whether create() has created the bucket, which did not exist before.
-    replicas: on how many servers its values are stored.
-    foreign: the names of suspicious settings, such as `republish`. With them, the bucket stores
-        messages of other subjects, or publishes its values to other subjects. No bucket that this
-        package creates has such settings, so somebody may have created it to read or forge
-        messages. Usually empty.
+    is_new: whether create() has created the bucket.
+    replicas: on how many servers the values are stored.
+    foreign: the names of suspicious settings, such as `republish`; usually empty. With them, the
+        bucket stores messages of other subjects, or publishes its values to other subjects. This
+        package creates no such bucket, so an attacker may have created it to read or forge
+        messages.
     """
 
     is_new: bool
@@ -118,22 +119,19 @@ class Bucket:
         bucket = Bucket(server, "notes", replicas=3)
         revision = bucket.put("a", b"text", expected=0)    # None if the key exists already
 
-    If the servers have the permissions of orchestra/nats_permissions.py, only the NATS user of a
-    hub (the process that starts plugins) may create the bucket. Until it has done so, the
-    operations of other users raise BucketRefused.
+    All methods block. They raise BucketError if the server cannot be reached or reports an error.
+    After a BucketError of put() or delete(), the change may have been stored nevertheless. If the
+    servers have the permissions of orchestra/nats_permissions.py, only the NATS user of a hub (the
+    process that starts plugins) may create the bucket. Before the bucket exists, the operations of
+    other users raise BucketRefused.
 
     server: sends the requests, and connects to the servers when needed.
     name: letters, digits, `-` and `_`.
-    replicas: on how many servers values are stored; 1, 3 or 5.
-    max_age_s: after how many seconds values are deleted; 0 for never.
-    timeout_s: the time limit of each exchange with the server, in seconds; get_all() may need
-        several.
-    owner: the id of the plugin that uses the bucket, or `front-end`. The text of BucketRefused
-        quotes the shell command that creates the bucket: `concertino cluster buckets OWNER ...`.
-
-    If the bucket exists already, max_age_s has no effect, and only add_replicas() uses `replicas`.
-    All methods block. They raise BucketError if the server cannot be reached or reports an error.
-    If put() or delete() raises it, the change may have been stored nevertheless.
+    replicas: on how many servers the values of a new bucket are stored: 1, 3 or 5.
+    max_age_s: after how many seconds the values of a new bucket are deleted; 0 for never.
+    timeout_s: the time limit of each exchange with the server, in seconds. get_all() may need
+        several exchanges.
+    owner: the id of the plugin that uses the bucket, or `front-end`, for the text of BucketRefused.
     """
 
     def __init__(
@@ -171,8 +169,8 @@ class Bucket:
     def create(self) -> BucketState:
         """Create the bucket if it does not exist, and return its state.
 
-        A bucket that exists keeps its settings. Raises BucketRefused if the bucket does not exist
-        and this user may not create it.
+        A bucket that exists keeps its settings. Raises BucketRefused if this user may not create
+        the bucket.
         """
         answer = self._ask_stream("INFO")
         is_new = answer.error is not None and answer.error.err_code == NO_STREAM
@@ -187,7 +185,7 @@ class Bucket:
         return self._state_of(answer.config, is_new)
 
     def add_replicas(self) -> BucketState:
-        """Store values on more servers, if `replicas` is more than the bucket has now.
+        """Store values on `replicas` servers, if the bucket has fewer servers now.
 
         Returns the state of the bucket after that. Raises BucketError, for example if the cluster
         has too few servers.
@@ -216,8 +214,8 @@ class Bucket:
         values: list[Value] = []
         for start in range(0, len(keys), BATCH):
             requests = [
-                # This request goes to the leader of the stream, which also knows the values that
-                # were stored just now.
+                # This request goes to the leader of the stream, which also has the values that were
+                # stored just now.
                 Request(
                     f"$JS.API.STREAM.MSG.GET.{self._stream}",
                     encode({"last_by_subj": f"{self._prefix}{key}"}),
@@ -231,11 +229,11 @@ class Bucket:
         return values
 
     def put(self, key: str, data: bytes, expected: int | None = None) -> int | None:
-        """Store the value of a key, and return its revision, which is the number of this write.
+        """Store the value of a key, and return the new revision of the key.
 
         data: the value, at most MAX_VALUE_BYTES (almost 1 MiB).
-        expected: the revision that the key must have before; 0 if it must never have had a value;
-            None for any revision.
+        expected: the revision that the key must have before; 0 if the key must never have had a
+            value; None for any revision.
         Returns None, and stores nothing, if the key has another revision.
         """
         return self._publish(key, data, expected, "")
@@ -248,7 +246,7 @@ class Bucket:
         return self._publish(key, b"", expected, "\r\nKV-Operation:DEL") is not None
 
     def list_keys(self) -> list[str]:
-        """Return all keys, sorted. Keys whose value was deleted are among them."""
+        """Return all keys, sorted, including keys whose value was deleted."""
         request = Request(
             f"$JS.API.STREAM.INFO.{self._stream}",
             encode({"subjects_filter": f"{self._prefix}>"}),
@@ -272,10 +270,10 @@ class Bucket:
         """
         if len(data) > MAX_VALUE_BYTES:
             raise BucketError(f"a value of {len(data)} bytes; at most {MAX_VALUE_BYTES} fit")
-        lines = HEADER_LINE.decode()
+        lines = more
         if expected is not None:
-            lines += f"\r\nNats-Expected-Last-Subject-Sequence:{expected}"
-        headers = f"{lines}{more}\r\n\r\n".encode() if expected is not None or more else b""
+            lines = f"\r\nNats-Expected-Last-Subject-Sequence:{expected}{more}"
+        headers = b"%b%b\r\n\r\n" % (HEADER_LINE, lines.encode()) if lines else b""
         [answer] = self._call([Request(f"{self._prefix}{key}", data, headers)])
         if answer.error is None:
             return answer.sequence
@@ -286,7 +284,7 @@ class Bucket:
     def _call(self, requests: Sequence[Request]) -> list[Answer]:
         """Send requests, and return their responses in the same order.
 
-        Before its first requests, this process creates the bucket if it does not exist.
+        The first call creates the bucket if it does not exist.
         """
         if not self._is_created:
             self.create()
@@ -326,7 +324,7 @@ class Bucket:
 
 
 def _read_answer(stream: str, message: NatsMessage) -> Answer:
-    """Decode a response of JetStream. Raises BucketError if the message is no such response."""
+    """Decode a response of JetStream. Raises BucketError if it cannot be decoded."""
     if status_of(message) == NO_RESPONDERS:
         raise BucketError(f"{stream}: JetStream is not available; is it enabled in the servers?")
     try:

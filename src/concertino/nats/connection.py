@@ -1,4 +1,4 @@
-"""NatsConnection: the connection to one NATS server. It does not reconnect; NatsCluster does.
+"""NatsConnection: the connection to one NATS server. It does not reconnect; see NatsCluster.
 
     connection = await open_connection(server, options)
     sid = connection.subscribe("o.tools.*", on_message, queue="tools")
@@ -39,13 +39,14 @@ log = logging.getLogger("concertino.nats")
 
 # The time limit for connecting, including TLS and authentication, in seconds.
 CONNECT_S = 5.0
-# The time between two pings, in seconds. The connection is ended if the server sends nothing
-# between them.
+# The time between two pings, in seconds. If the server sends nothing in this time, the connection
+# is ended.
 PING_S = 2.0
-# Two limits for output that is buffered because the server reads too slowly. Above the first, the
-# functions in on_full are called with True. Above the second, the connection is ended, so that
-# memory does not grow without limit.
+# If more output than this is buffered, because the server reads too slowly, the functions in
+# on_full are called with True.
 HIGH_WATER_BYTES = 2**20
+# If more output than this is buffered, the connection is ended, so that memory does not grow
+# without limit.
 MAX_UNREAD_BYTES = 128 * 2**20
 
 
@@ -54,7 +55,7 @@ class NotAuthorized(Disconnected):
 
 
 MessageCallback = Callable[[NatsMessage], None]
-"""Called with each message of a subscription."""
+"""The function of a subscription, which is called with each message."""
 
 
 async def open_connection(
@@ -63,12 +64,14 @@ async def open_connection(
     """Connect to a server, authenticate, and return the connection.
 
     server: the address of the server.
-    options: how to connect, such as TLS settings and a key.
-    timeout_s: the time limit for all of this, in seconds.
-    Raises Disconnected if the server cannot be reached in this time, or does not accept messages as
-    long as this client sends. Raises NotAuthorized if the server refuses this client. If the
-    options have credentials, raises ImportError if the extra `nats` is not installed, and
-    ConcertinoError if the seed of the key is not valid.
+    options: the options of the connection, such as TLS settings and a key.
+    timeout_s: the time limit for connecting and authenticating together, in seconds.
+    Raises:
+        Disconnected: the server cannot be reached in this time, or does not accept messages as long
+            as options.max_message_bytes.
+        NotAuthorized: the server refuses this client.
+        ImportError: the options have a key, and the extra `nats` is not installed.
+        ConcertinoError: the key in the options is not valid.
     """
     loop = asyncio.get_running_loop()
     connection = NatsConnection(server, loop)
@@ -94,13 +97,13 @@ class NatsConnection(asyncio.Protocol):
     Attributes:
     server: the server's address.
     info: the server's last INFO message.
-    ended: a future that is done when the connection has ended; its result says why.
-    on_info: called with each INFO message after the first, by which the server reports a change,
-        such as that it is about to shut down.
-    on_refusal: functions that are called with the server's error text when it does not permit a
-        publish or subscribe of this client. The connection stays open.
-    on_full: functions that are called with True when callers should stop publishing, because too
-        much output is buffered, and with False when they may go on.
+    ended: a future that is done when the connection has ended. Its result says why.
+    on_info: called with each INFO message after the first. In such a message, the server reports a
+        change, for example that it is about to shut down.
+    on_refusal: functions to call with the error text when the server does not permit a publish or
+        subscribe of this client. The connection stays open.
+    on_full: functions to call with True when callers should stop publishing, because too much
+        output is buffered, and with False when they may go on.
     """
 
     def __init__(self, server: NatsServer, loop: asyncio.AbstractEventLoop) -> None:
@@ -121,7 +124,8 @@ class NatsConnection(asyncio.Protocol):
         # One item for each ping without a pong, oldest first: the future of flush() or
         # unsubscribe(), or None for a ping of the timer.
         self._pongs: list[asyncio.Future[None] | None] = []
-        # Done when the first INFO message has arrived; None after authenticate() has awaited it.
+        # A future that is done when the first INFO message has arrived; None after authenticate()
+        # has awaited it.
         self._info_arrived: asyncio.Future[None] | None = loop.create_future()
         self._ping_timer: asyncio.TimerHandle | None = None
         # Whether anything has arrived since the last ping of the timer.
@@ -132,22 +136,23 @@ class NatsConnection(asyncio.Protocol):
     def publish(self, subject: str, payload: bytes, reply: str = "", headers: bytes = b"") -> None:
         """Publish a message. Does not wait: the output is buffered.
 
-        payload: at most info.max_payload bytes. The caller must check the size, because the server
-            ends the connection if a payload is larger.
-        reply: the subject for responses; empty if none is expected.
-        headers: the header block with its first and its empty last line; empty for none.
-        Raises Disconnected when the connection has ended.
+        payload: the content. Check that it has at most info.max_payload bytes: the server ends the
+            connection if it is longer.
+        reply: the subject for responses; empty if no response is expected.
+        headers: the header block with its first and its empty last line; empty for no headers.
+        Raises Disconnected if the connection has ended.
         """
         self._write(encode_publish(subject, payload, reply, headers))
 
     def subscribe(self, subject: str, callback: MessageCallback, queue: str = "") -> int:
         """Call a function for each message of a subject. Returns the subscription's number.
 
-        subject: may contain the wildcards of NATS: `*` for one token, `>` for all further tokens.
+        subject: may contain the wildcards of NATS: `*` for one token, `>` for all tokens to the
+            end.
         callback: called with each message, on the event loop. It must return quickly.
         queue: the name of a queue group. The server delivers each message to only one of the
             clients that subscribe with the same name. "" to get all messages.
-        Raises Disconnected when the connection has ended.
+        Raises Disconnected if the connection has ended.
         """
         self._last_sid += 1
         self._callbacks[self._last_sid] = callback
@@ -157,8 +162,8 @@ class NatsConnection(asyncio.Protocol):
     def unsubscribe(self, sid: int) -> None:
         """End a subscription. Messages that the server has already sent are still delivered.
 
+        Does nothing if the connection has ended.
         sid: the number of the subscription, from subscribe().
-        Does nothing when the connection has ended.
         """
         if self.ended.done():
             return
@@ -169,7 +174,7 @@ class NatsConnection(asyncio.Protocol):
     async def flush(self) -> None:
         """Wait until the server has handled everything that was sent.
 
-        Raises Disconnected if the connection ends before.
+        Raises Disconnected if the connection ends first.
         """
         await self._send_and_ping()
 
@@ -206,8 +211,11 @@ class NatsConnection(asyncio.Protocol):
             self.abort("the connection was closed")
 
     def abort(self, reason: str) -> None:
-        """Disconnect at once. Remaining output is dropped. reason: the result of `ended`."""
-        # asyncio's transport cannot be aborted after it has sent its remaining output and ended.
+        """Disconnect at once, and drop the remaining output.
+
+        reason: the result of `ended`.
+        """
+        # asyncio's transport cannot be aborted after it has ended.
         if self._transport is not None and not self.ended.done():
             self._transport.abort()
         self._end(reason)
@@ -238,13 +246,10 @@ class NatsConnection(asyncio.Protocol):
     # The opening
 
     async def authenticate(self, options: NatsOptions) -> None:
-        """Wait for the server's INFO, begin TLS if needed, send CONNECT, and wait for acceptance.
+        """Open the connection: wait for INFO, begin TLS if needed, and send CONNECT.
 
-        Only open_connection() calls this method.
-        options: how to connect, such as TLS settings and a key.
-        Raises NotAuthorized if the server refuses this client. Raises Disconnected if the
-        connection ends, or if the server accepts only messages shorter than this client sends.
-        Raises ImportError or ConcertinoError if the credentials cannot be used.
+        Only open_connection() calls this method, and describes its errors.
+        options: the options of the connection, such as TLS settings and a key.
         """
         await cast("asyncio.Future[None]", self._info_arrived)
         self._info_arrived = None
@@ -259,10 +264,10 @@ class NatsConnection(asyncio.Protocol):
 
         members = connect_members(self.server, options, self.info.nonce)
         self._write(encode_connect(members))
-        # The server either answers the ping of flush(), or reports why it refuses this client and
-        # disconnects. In the second case, flush() raises the reason.
+        # Wait until the server answers a ping. If it refuses this client, flush() raises the
+        # reason.
         await self.flush()
-        # But it may also answer the ping first, and refuse the client right after that.
+        # The server may also answer the ping first, and refuse this client right after that.
         self._raise_if_ended()
         self._ping_timer = self._loop.call_later(PING_S, self._ping)
 
@@ -277,16 +282,16 @@ class NatsConnection(asyncio.Protocol):
             raise Disconnected(f"{self.server}: the TLS handshake failed: {exc}") from None
         if secure is None:
             raise Disconnected(f"{self.server}: the server disconnected in the TLS handshake")
-        # _buffer_size() counts the output that waits to be encrypted. So that the output waits
-        # there, the transport for the encrypted bytes gets asyncio's small default limit.
+        # _buffer_size() counts only the output that waits to be encrypted. With asyncio's small
+        # default limit for the encrypted bytes, most output waits there.
         transport.set_write_buffer_limits()
         secure.set_write_buffer_limits(high=HIGH_WATER_BYTES)
         self._transport = secure
 
     def _ping(self) -> None:
-        """Send a ping, or disconnect if the server has sent nothing since the last one."""
-        # A server that has sent anything since the last ping is alive, even if its pong was not
-        # read yet: this process may be slow to read.
+        """Send a ping, or disconnect if the server has sent nothing since the last ping."""
+        # A server that has sent something is alive, even if its pong was not read yet, because this
+        # process may be slow to read.
         if None in self._pongs and not self._has_received:
             self.abort(f"no answer to a ping within {PING_S:g} s")
             return
@@ -368,7 +373,7 @@ class NatsConnection(asyncio.Protocol):
                 waiter.set_result(None)
 
     def _on_info(self, info: ServerInfo) -> None:
-        """Store what the server says about itself: at the beginning, and whenever it changes."""
+        """Store an INFO message, which the server sends at the beginning and after changes."""
         self.info = info
         if self._info_arrived is not None:
             if not self._info_arrived.done():

@@ -2,9 +2,9 @@
 
     credentials = read_credentials(Path("notes.creds"))
 
-The file contains the seed of a user's key (nkey), as `nk -gen user` writes it, or this seed and the
-JWT of the user, as in a `.creds` file of `nsc`. Servers with several accounts need the JWT, which
-the account of the user has signed.
+The file contains the seed of a user's key (nkey), as the command `nk -gen user` writes it. A
+`.creds` file of the command `nsc` contains the seed and the user's JWT, which the account of the
+user has signed. Servers with several accounts need the JWT.
 Source: docs.nats.io, "NKey Authentication" and "JWTs"; github.com/nats-io/jwt.
 """
 
@@ -30,7 +30,7 @@ __all__ = ["NatsCredentials", "credentials_from_environment", "read_credentials"
 
 # The environment variable with the path of the file.
 SEED = "CONCERTINO_CLUSTER_SEED"
-# A seed has 58 characters. A JWT has a few hundred; with many permissions it is longer.
+# A seed has 58 characters. A JWT has a few hundred characters, or more with many permissions.
 MAX_FILE_BYTES = 64 * 1024
 # A block of a `.creds` file: its name, and the text between its first and its last line.
 BLOCK = re.compile(rb"-{3,}BEGIN ([^-]+)-{3,}\s*(\S*)\s*-{3,}END [^-]+-{3,}")
@@ -42,7 +42,8 @@ class NatsCredentials(Struct, frozen=True):
     """The key of a user. Keep it secret.
 
     seed: the private key, which begins with SU.
-    jwt: the JWT of the user, signed by its account; empty if the servers know the key itself.
+    jwt: the JWT of the user, which the user's account has signed; empty if the configuration of the
+        servers has the user's public key.
     """
 
     seed: bytes
@@ -59,7 +60,9 @@ class NatsCredentials(Struct, frozen=True):
         not valid.
         """
         public, signature = self.sign(nonce)
-        return {"jwt" if self.jwt else "nkey": self.jwt or public, "sig": signature}
+        if self.jwt:
+            return {"jwt": self.jwt, "sig": signature}
+        return {"nkey": public, "sig": signature}
 
     def sign(self, nonce: str) -> tuple[str, str]:
         """Return the public key, and the signature of the nonce in base64.
@@ -96,15 +99,14 @@ def credentials_from_environment() -> NatsCredentials | None:
 def read_credentials(path: Path) -> NatsCredentials:
     """Read a file with the seed of a user's key, or a `.creds` file.
 
-    Raises OSError if the file cannot be read. Raises ValueError, which names the file and what is
-    wrong:
+    Raises OSError if the file cannot be read. Raises ValueError in these cases:
 
     - Other users can read the file.
-    - A part of it is missing or damaged.
+    - A part of the file is missing or damaged.
     - The JWT has expired, or the seed and the JWT are not of the same user.
 
-    The seed is needed to check the last point. So if the file has a JWT, this function also raises
-    ImportError if the extra `nats` is not installed, and ConcertinoError if the seed is not valid.
+    To compare the user, a file with a JWT needs the extra `nats`: raises ImportError if it is not
+    installed, and ConcertinoError if the seed is not valid.
     """
     expected = "a file that only its owner can read: chmod 600"
     try:
@@ -132,7 +134,9 @@ def _find_problem(credentials: NatsCredentials) -> str:
     """Return what is wrong with a JWT and its seed; "" if they are valid and of the same user."""
     try:
         _, claims, _ = credentials.jwt.split(".")
-        decoded: Any = decode(urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
+        # A JWT leaves out the padding of base64, with which the length is a multiple of 4.
+        padding = "=" * (-len(claims) % 4)
+        decoded: Any = decode(urlsafe_b64decode(claims + padding))
         user, expires = str(decoded["sub"]), float(decoded.get("exp") or 0)
     except (ValueError, KeyError, TypeError, AttributeError, *DECODE_ERRORS):
         return "its JWT is damaged: expected three parts with dots between, with a user in them"

@@ -30,7 +30,7 @@ NO_STREAM, OTHER_SETTINGS = 10059, 10058
 class Problem(Struct):
     """An error of JetStream.
 
-    err_code: its code, such as OTHER_SETTINGS.
+    err_code: the code of the error, such as OTHER_SETTINGS.
     description: a text for people.
     """
 
@@ -41,8 +41,8 @@ class Problem(Struct):
 class StoredMessage(Struct, rename={"sequence": "seq", "headers": "hdrs"}):
     """A message of a stream.
 
-    sequence: its number in the stream.
-    data, headers: its payload and its header block, in base64.
+    sequence: the number of the message in the stream.
+    data, headers: the payload and the header block, in base64.
     """
 
     sequence: int
@@ -53,9 +53,9 @@ class StoredMessage(Struct, rename={"sequence": "seq", "headers": "hdrs"}):
 class StreamState(Struct):
     """The state of a stream.
 
-    first_seq, last_seq: the numbers of the oldest message in the stream and of the newest one.
+    first_seq, last_seq: the numbers of the oldest and of the newest message in the stream.
     last_ts: the time of the newest message, as RFC 3339 text.
-    subjects: subject -> how many messages it has; None if the request did not ask for it.
+    subjects: subject -> how many messages it has; None if the request had no filter for subjects.
     """
 
     first_seq: int = 0
@@ -65,11 +65,11 @@ class StreamState(Struct):
 
 
 class Answer(Struct, rename={"sequence": "seq"}):
-    """A response of JetStream to any request. Which fields it has depends on the request.
+    """A response of JetStream to any request.
 
-    Fields that a response does not have keep their default values.
+    The fields of a response depend on the request. Missing fields have their default values.
     error: why the request has failed; None if it succeeded.
-    sequence: if the request has published a message, the number of the message in the stream.
+    sequence: the number of the message that the request has published to the stream.
     message: the message that was requested.
     created: when the stream was created, as RFC 3339 text.
     config: the settings of the stream.

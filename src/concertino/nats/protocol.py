@@ -76,7 +76,7 @@ class ServerInfo(Struct, rename={"lame_duck": "ldm"}):
     max_payload: the largest payload of a message that the server accepts, in bytes.
     headers: whether the server supports headers.
     lame_duck: whether the server is about to shut down, and clients should move to another one.
-    nonce: the text that a client with a key must sign.
+    nonce: the text that a client with a key must sign; "" if the server accepts no keys.
     """
 
     server_name: str = ""
@@ -90,7 +90,10 @@ class ServerInfo(Struct, rename={"lame_duck": "ldm"}):
 
 
 class ServerError(Struct):
-    """An error that the server reports. text: its text, without quotes."""
+    """An error that the server reports.
+
+    text: the text of the error, without quotes.
+    """
 
     text: str
 
@@ -98,8 +101,8 @@ class ServerError(Struct):
     def is_refusal(self) -> bool:
         """Whether the server has only refused a publish or subscribe, for lack of permission.
 
-        After such an error, the connection stays open. After all other errors, the server closes
-        it.
+        After such an error, the connection stays open. After any other error, the server closes
+        the connection.
         """
         return self.text.lower().startswith("permissions violation")
 
@@ -121,12 +124,12 @@ class NatsParser:
     """Parses the bytes from a server into events. It holds at most one incomplete message."""
 
     def __init__(self) -> None:
-        # Received bytes that are not a complete line or payload yet.
+        # The received bytes of an incomplete line or payload.
         self._pieces: list[bytes] = []
-        # How many bytes must follow at least before a line or payload can be complete.
+        # How many bytes must follow at least before the line or payload can be complete.
         self._missing = 0
-        # The message whose payload has not arrived completely: its subject, sid, reply, size of
-        # the headers, and size of headers and payload together.
+        # The message whose payload has not arrived completely: (subject, sid, reply, size of the
+        # headers, size of headers and payload together). None if there is none.
         self._awaited: tuple[str, int, str, int, int] | None = None
 
     def feed(self, data: bytes) -> list[NatsEvent]:
@@ -156,6 +159,7 @@ class NatsParser:
                     self._missing = 1
                     break
                 line = data[at:end]
+                # A line ends with \r\n.
                 at = end + 2
                 if not line.startswith(MESSAGES):
                     event = _read_line(line)
@@ -166,6 +170,7 @@ class NatsParser:
 
             subject, sid, reply, header_size, total = awaited
             end = at + total
+            # The payload ends with \r\n, too.
             if size < end + 2:
                 self._missing = end + 2 - size
                 break
@@ -203,13 +208,14 @@ def _read_line(line: bytes) -> NatsEvent | None:
 
 
 def _parse_message_line(line: bytes) -> tuple[str, int, str, int, int]:
-    """Parse the line that begins a message. Raises ProtocolError.
+    """Parse the line that begins a message. Raises ProtocolError if the line is not valid.
 
     Returns (subject, sid, reply, size of the headers, size of headers and payload together).
     """
     # Split at spaces only: a subject may contain any byte except spaces and line breaks.
     fields = line.split(b" ")
-    # Without headers: MSG, subject, sid, reply, size; the reply may be missing.
+    # The fields are MSG, subject, sid, reply, size. The reply may be missing. In a message with
+    # headers (HMSG), the size of the headers comes before the last field.
     count = len(fields)
     header_size = 0
     try:
@@ -228,8 +234,8 @@ def _parse_message_line(line: bytes) -> tuple[str, int, str, int, int]:
 def encode_publish(subject: str, payload: bytes, reply: str = "", headers: bytes = b"") -> bytes:
     """Return the bytes that publish a message.
 
-    reply: the subject for responses; empty if none is expected.
-    headers: the header block with its first and its empty last line; empty for none.
+    reply: the subject for responses; empty if no response is expected.
+    headers: the header block with its first and its empty last line; empty for no headers.
     """
     if headers:
         size = len(headers)
@@ -271,10 +277,14 @@ def status_of(message: NatsMessage) -> int:
 
     Returns 0 if the headers have no status code.
     """
+    # The first line of the headers is HEADER_LINE, a space, and a code of three digits.
     code = message.headers[len(HEADER_LINE) + 1 : len(HEADER_LINE) + 4]
     return int(code) if code.isdigit() else 0
 
 
 def encode_connect(members: dict[str, Any]) -> bytes:
-    """Return the bytes of the client's CONNECT message. members: its content, a JSON object."""
+    """Return the bytes of the client's CONNECT message.
+
+    members: the content of the message, a JSON object.
+    """
     return b"CONNECT %b\r\n" % msgspec.json.encode(members)

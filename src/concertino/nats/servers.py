@@ -39,8 +39,9 @@ SCHEMES = ("nats", "tls")
 class NatsServer(Struct, frozen=True):
     """The address of a server.
 
+    host: a host name or an IP address.
     user, password: empty if the address has none.
-    needs_tls: whether to refuse a server without TLS, because the address begins with `tls://`.
+    needs_tls: whether the address begins with `tls://`, so that a server without TLS is refused.
     """
 
     host: str
@@ -58,13 +59,13 @@ class NatsOptions(Struct, frozen=True):
     """The options of a connection.
 
     name: the name under which the server lists this client. BlockingNats also makes the client's
-        reply subjects from it.
-    tls: the TLS settings. None to use TLS, with Python's default settings, only if the server or
-        its address (`tls://`) requires it.
+        reply subjects from the name.
+    tls: the TLS settings; with settings, TLS is always used. None to use TLS, with Python's default
+        settings, if the server or its address (`tls://`) requires it.
     server_name: the name that the server's certificate must have; empty for the host's name.
-    credentials: the key by which the client proves who it is; None for none.
-    max_message_bytes: the largest message that a NatsConnection sends, with its headers. It uses no
-        server that accepts only shorter ones, because that would disconnect it.
+    credentials: the key by which the client proves who it is; None for no key.
+    max_message_bytes: the largest message that the client sends, with its headers. A NatsConnection
+        refuses a server that accepts only shorter messages.
     """
 
     name: str
@@ -75,18 +76,18 @@ class NatsOptions(Struct, frozen=True):
 
 
 def connect_members(server: NatsServer, options: NatsOptions, nonce: str) -> dict[str, Any]:
-    """Return the content of the CONNECT message: who the client is, and which features it supports.
+    """Return the content of the CONNECT message: who the client is, and its features.
 
     server: the address of the server, which may contain a user and a password.
     options: the options of the connection, such as the client's key.
-    nonce: the text in the server's INFO, which the client signs if it has a key.
+    nonce: the text in the server's INFO, which a client with a key signs.
     Raises ImportError if the client has a key and the extra `nats` is not installed, and
     ConcertinoError if the key is not valid.
     """
     # These members change what the server sends:
     # verbose=False: the server sends no +OK after each command.
-    # protocol=1: the server sends INFO also after changes of the cluster.
-    # echo=True: the server sends a client its own messages too, if the client has subscribed to
+    # protocol=1: the server sends INFO after changes of the cluster, too.
+    # echo=True: the server sends a client its own messages, too, if the client has subscribed to
     #   their subjects.
     # no_responders=True: the server answers a request without a subscriber with status 503.
     members: dict[str, Any] = {
@@ -110,11 +111,11 @@ def connect_members(server: NatsServer, options: NatsOptions, nonce: str) -> dic
 def tls_context(
     server: NatsServer, options: NatsOptions, info: ServerInfo
 ) -> ssl.SSLContext | None:
-    """Return the TLS settings for a connection; None if it needs no TLS.
+    """Return the TLS settings for a connection; None for a connection without TLS.
 
     server, options: the address of the server, and the options of the connection.
     info: the server's INFO.
-    Raises Disconnected if the options or the address require TLS, and the server has none.
+    Raises Disconnected if the options or the address require TLS, but the server does not have it.
     """
     if not (info.tls_required or options.tls is not None or server.needs_tls):
         return None
@@ -124,20 +125,20 @@ def tls_context(
 
 
 def front_end_tls(folder: Path) -> ssl.SSLContext:
-    """Return the TLS settings of an HTTP front end, with which it connects to NATS servers.
+    """Return the TLS settings with which an HTTP front end connects to NATS servers.
 
     An HTTP front end is a process that serves an MCP server over HTTP, and shares its sessions with
-    front ends on other machines. It trusts only NATS servers whose certificate is from the
-    authority in the directory.
-    folder: has `ca.crt`, the certificate of the authority, and the front end's own certificate and
-        key, `front-end.crt` and `front-end.key`.
-    Raises ValueError, which names the directory, if these files cannot be used.
+    front ends on other machines. With these settings, it trusts only NATS servers with a
+    certificate of the authority in the directory.
+    folder: the directory with `ca.crt`, the certificate of the authority, and the front end's
+        certificate and key, `front-end.crt` and `front-end.key`.
+    Raises ValueError if these files cannot be used.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
         context.load_verify_locations(folder / "ca.crt")
-        # If a password is given, OpenSSL does not ask for a password on the terminal.
+        # With the empty password, OpenSSL does not ask for a password on the terminal.
         context.load_cert_chain(folder / f"{FRONT_END}.crt", folder / f"{FRONT_END}.key", "")
     except OSError as exc:
         raise ValueError(
@@ -148,7 +149,7 @@ def front_end_tls(folder: Path) -> ssl.SSLContext:
 
 
 def is_cluster_address(address: str) -> bool:
-    """Return whether an address names NATS servers, and not a Unix socket or QUIC."""
+    """Return whether an address is one of NATS servers, and not of a Unix socket or of QUIC."""
     return address.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
 
 
@@ -179,16 +180,16 @@ def parse_servers(text: str) -> Sequence[NatsServer]:
 
 
 def _read_server(url: SplitResult) -> NatsServer:
-    """Return the server that a URL names. Raises ValueError if the URL has other parts too."""
+    """Return the server that a URL names. Raises ValueError for a URL with a path or a query."""
     has_rest = bool(url.path.strip("/") or url.query or url.fragment)
     if url.scheme not in SCHEMES or not url.hostname or has_rest:
         raise ValueError
     return NatsServer(
-        url.hostname,
-        PORT if url.port is None else url.port,
-        unquote(url.username or ""),
-        unquote(url.password or ""),
-        url.scheme == "tls",
+        host=url.hostname,
+        port=PORT if url.port is None else url.port,
+        user=unquote(url.username or ""),
+        password=unquote(url.password or ""),
+        needs_tls=url.scheme == "tls",
     )
 
 

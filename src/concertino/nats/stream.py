@@ -1,4 +1,4 @@
-"""Stream: a stream of JetStream that this process publishes to and follows, on an event loop.
+"""Stream: publishes to a stream of JetStream, and receives its messages, on an event loop.
 
     stream = Stream(cluster, "EVENTS", "e.hub", "hub", max_bytes=16 * 2**20, follower=log)
     await stream.open()
@@ -7,9 +7,9 @@
 JetStream, the storage of NATS servers, stores messages in streams and numbers them. Hubs, which run
 plugins, share the events of these plugins in a stream (orchestra/cluster_events.py).
 
-To follow the stream, this module creates a *consumer* at the servers: an object that sends the
+To receive the messages, this module creates a *consumer* at the servers: an object that sends the
 messages of the stream to a subject of this process, in order and without acknowledgements. When a
-message is missing, when the consumer is silent, or after a reconnect, it is replaced by a new
+message is missing, when the consumer is silent, or after a reconnect, this module creates another
 consumer, which begins after the last message that has arrived.
 
 If the acknowledgement of a published message is lost, the message is published again with the same
@@ -40,25 +40,28 @@ __all__ = ["Follower", "Stream", "StreamUnavailable", "has_random_token", "with_
 
 log = logging.getLogger("concertino.nats")
 
-# Error codes of JetStream: the server is not in a cluster; the cluster has too few servers or
-# resources.
+# Error codes of JetStream.
+# The server is not in a cluster.
 NO_CLUSTER = 10074
+# The cluster has too few servers or resources.
 FEW_SERVERS = (10005, 10023)
-# Messages are stored on REPLICAS servers, if the cluster has that many servers. A cluster may be
-# starting, so a new stream waits for its servers for PATIENCE_S seconds. If there are fewer servers
-# then, messages are stored on one server, and replicas are tried again with each new consumer.
+# On how many servers messages are stored, if the cluster has so many servers. Otherwise, messages
+# are stored on one server, and replicas are added when a consumer begins later.
 REPLICAS = 3
+# All times in seconds.
+# How long a new stream waits for REPLICAS servers, because a cluster may be starting.
 PATIENCE_S = 3.0
-# The time limits, in seconds, of each exchange with the servers, of open(), and of publish() with
-# all its attempts.
+# The time limits of each exchange with the servers, of open(), and of publish() with all its
+# attempts.
 REQUEST_S, OPEN_S, PUBLISH_S = 2.0, 5.0, 10.0
-# The pause before the next attempt, in seconds.
+# The pause before the next attempt.
 RETRY_S = 0.25
-# After which time, in seconds, a server that has become the leader has applied its messages.
+# The time after which a server that has become the leader has applied its messages.
 LEADER_S = 1.0
-# How often the consumer sends a heartbeat if it has no messages, and after which silence it is
-# replaced, in seconds.
-HEARTBEAT_S, SILENCE_S = 1.0, 3.0
+# The time between two heartbeats of a consumer without messages.
+HEARTBEAT_S = 1.0
+# A consumer that was silent for this time is replaced.
+SILENCE_S = 3.0
 
 
 class StreamUnavailable(Disconnected):
@@ -66,12 +69,12 @@ class StreamUnavailable(Disconnected):
 
 
 def with_random_token(subject: str) -> str:
-    """Return the subject for the messages of a stream that begins with `subject`."""
+    """Return a subject with a random token at its end, for the messages of a stream."""
     return f"{subject}.{secrets.token_hex(16)}"
 
 
 def has_random_token(subject: str, beginning: str) -> bool:
-    """Return whether a subject has the form of those that with_random_token(beginning) returns."""
+    """Return whether a subject has the form of a result of with_random_token(beginning)."""
     return subject.startswith(f"{beginning}.")
 
 
@@ -81,14 +84,13 @@ class Follower(Protocol):
     def begin(self, id: str, first: int, last: int) -> None:
         """Prepare for the messages of the stream.
 
-        Called at the beginning, and whenever the Stream begins to read again after the number
-        `self.last`, for example after a reconnect.
-        id: identifies the stream. A changed id means that the numbers of earlier messages do not
-            count any more:
-            - The stream was replaced by a new one of the same name.
-            - The servers were killed, and have lost the last messages of the stream. New messages
-              get the same numbers as the lost ones.
-        first, last: the numbers of the oldest message in the stream, and of the newest one.
+        Called at the beginning, and whenever the Stream begins to read again after the message
+        number `self.last`, for example after a reconnect.
+        id: identifies the stream. If the id has changed, forget the numbers of earlier messages:
+            - The stream was replaced by a new stream of the same name; or
+            - the servers were killed, and have lost the last messages of the stream. New messages
+              get the numbers of the lost messages.
+        first, last: the numbers of the oldest and of the newest message in the stream.
         """
         ...
 
@@ -100,7 +102,8 @@ class Follower(Protocol):
     def handle(self, number: int, payload: bytes) -> None:
         """Handle a message of the stream.
 
-        number: its number in the stream. The numbers ascend, except that a message may come twice.
+        number: the number of the message in the stream. Numbers ascend, but a message may come
+            twice.
         payload: the content of the message.
         """
         ...
@@ -109,7 +112,7 @@ class Follower(Protocol):
 class _Requests:
     """Sends the requests of a Stream to JetStream, and receives their responses.
 
-    cluster: connected to the NATS servers.
+    cluster: the connection to the NATS servers.
     name: the name of the stream, for errors.
     user: the name of this client, which its reply subjects contain.
     """
@@ -130,9 +133,8 @@ class _Requests:
     def new_subject(self, prefix: str = "") -> str:
         """Return a new subject to which only this client may subscribe.
 
-        prefix: "" for the reply subject of a request. With a prefix that ends with a dot, the
-            subject has one more token. So its messages do not arrive at _on_response(), which gets
-            the messages of subjects with one token after the common beginning.
+        prefix: "" for the reply subject of a request. A prefix that ends with a dot adds a token to
+            the subject, so that its messages do not arrive at _on_response().
         """
         self._count += 1
         return f"{self._inbox}{prefix}{self._count}"
@@ -140,10 +142,11 @@ class _Requests:
     async def send(self, subject: str, payload: bytes, headers: bytes = b"") -> Answer:
         """Send a request, and return the response.
 
-        subject, payload: the subject of the request, and its content.
-        headers: the header block with its first and its empty last line; empty for none.
+        subject, payload: the subject and the content of the request.
+        headers: the header block with its first and its empty last line; empty for no headers.
         Raises Disconnected if there is no response within REQUEST_S, StreamUnavailable if the
-        servers have no JetStream or do not permit the request, and ValueError if it is too large.
+        servers have no JetStream or do not permit the request, and ValueError if the request is too
+        large.
         """
         reply = self.new_subject()
         future: asyncio.Future[NatsMessage] = asyncio.get_running_loop().create_future()
@@ -175,18 +178,21 @@ class _Requests:
             future.set_result(message)
 
     def _on_refusal(self, text: str) -> None:
-        """Fail the requests that the server does not permit. text: the server's error."""
+        """Fail the requests that the server does not permit.
+
+        text: the server's error, which quotes the subject of the request.
+        """
         for subject, future in self._waiting.values():
             if f'"{subject.lower()}"' in text.lower() and not future.done():
                 future.set_exception(StreamUnavailable(text))
 
 
 class _Consumer:
-    """What the Stream knows about its current consumer at the servers.
+    """The state of the current consumer of a Stream.
 
     delivered: how many messages the consumer has delivered.
-    heard_at: when its last message or heartbeat came, by the clock of the event loop.
-    is_over: set when the consumer must be replaced by a new one.
+    heard_at: when the last message or heartbeat came, by the clock of the event loop.
+    is_over: an event that is set when the consumer must be replaced by a new one.
     """
 
     def __init__(self) -> None:
@@ -202,24 +208,22 @@ class Stream:
         await stream.open()
         await stream.publish(payload)
 
-    cluster: connected to the NATS servers. It reconnects when its connection is lost.
-    name: letters, digits, `-` and `_`.
-    subject: the beginning of the subject of its messages. A random token follows it, which is
-        explained below.
+    cluster: the connection to the NATS servers. It reconnects when it is lost.
+    name: the name of the stream: letters, digits, `-` and `_`.
+    subject: the beginning of the subject of the messages. The client that creates the stream adds a
+        random token.
     user: the name of this client, which its reply subjects contain.
-    max_bytes: the size of the stream. The servers drop its oldest messages above this size.
+    max_bytes: the size of the stream. If it is exceeded, the servers drop the oldest messages.
     follower: gets the messages.
 
     Attribute:
-    subject: the whole subject of the messages; "" before the settings of the stream are known.
+    subject: the whole subject of the messages, with the token; "" before the Stream has read it in
+        the settings of the stream.
 
-    The client that creates the stream chooses the random token. Other clients read the whole
-    subject in the settings of the stream. So the subject is a secret of the clients that may read
-    these settings. Without the token, any client could store a message in the stream: it could name
-    the subject as the reply subject of a request to JetStream, which publishes its answer there
-    without a check of permissions. A stream that exists already is used even without a token. If
-    the subject of the stream is changed, the new one is read when a message cannot be published to
-    the old one.
+    With the random token, only clients that may read the settings of the stream can name its
+    subject. Without the token, any client could store a message in the stream: it could send
+    JetStream a request with this subject as the reply subject, and JetStream publishes its answer
+    there without a check of permissions. A stream that exists already is used even without a token.
     """
 
     def __init__(
@@ -243,30 +247,29 @@ class Stream:
             "discard": "old",
             "storage": "file",
             # For how long the servers recognize the id of a message that is published again, in
-            # nanoseconds. It is much longer than PUBLISH_S, after which publish() gives up.
+            # nanoseconds. This is much longer than PUBLISH_S, after which publish() gives up.
             "duplicate_window": int(120e9),
         }
         self._requests = _Requests(cluster, name, user)
         self._consumer = _Consumer()
-        # Done when open() need not wait any more: the follower has all messages up to the number
-        # _last_at_open, or the stream cannot be used.
+        # A future that is done when open() need not wait any more: the follower has all messages up
+        # to the number _last_at_open, or the stream cannot be used.
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # The number of the last message that the stream had when open() asked for its state.
+        # The number of the last message that the stream had when open() read its state.
         self._last_at_open = 0
-        # The task that follows the stream.
+        # The task that follows the stream: it receives the messages.
         self._task: asyncio.Task[None] | None = None
-        # When the stream was created, as the servers say it.
+        # When the stream was created, in the servers' form.
         self._created: str = ""
-        # A text that distinguishes new messages of the stream from lost ones, which had the same
-        # numbers. "" if the servers have lost no messages since the stream was created.
+        # A text for the id of the stream after the servers have lost messages. With it, the id
+        # differs from the id before. "" if no messages were lost since the stream was created.
         self._loss = ""
 
     async def open(self) -> None:
-        """Create the stream if needed, and begin to follow it.
+        """Create the stream if it does not exist, and begin to pass messages to the follower.
 
-        Returns when the follower has got all messages that the stream has now. Later messages
-        follow when they are published. If the servers do not answer within OPEN_S (5 s), this
-        method returns, and the attempts go on in the background.
+        Returns when the follower has got all messages that the stream has now, or after 5 seconds
+        without an answer of the servers. The attempts then go on in the background.
         Raises StreamUnavailable if the servers have no JetStream, or do not let this client use the
         stream.
         """
@@ -277,19 +280,19 @@ class Stream:
         self._task = loop.create_task(self._run())
         try:
             await asyncio.wait((self._opened,), timeout=OPEN_S)
-            # If the servers have not answered, this cancels the future. _run() then goes on even if
-            # the servers refuse the stream.
+            # If the servers have not answered, cancel the future. _run() then goes on even if the
+            # servers refuse the stream.
             if self._opened.cancel():
                 log.warning("%s: the servers do not answer yet; trying again", self._name)
             else:
                 self._opened.result()
-        # This includes the cancellation of open(): nobody would call close() then.
+        # Close after a cancellation, too, because the caller does not call close() then.
         except BaseException:
             await self.close()
             raise
 
     async def close(self) -> None:
-        """Stop following the stream. The stream itself stays at the servers."""
+        """Receive no more messages. The stream itself stays at the servers."""
         with suppress(ValueError):
             self._cluster.on_connect.remove(self._on_connect)
         task, self._task = self._task, None
@@ -298,10 +301,10 @@ class Stream:
             await asyncio.wait((task,))
 
     async def publish(self, payload: bytes) -> None:
-        """Store a message in the stream. Returns when the servers have acknowledged it.
+        """Store a message in the stream. Returns when the servers have acknowledged the message.
 
-        Raises Disconnected if there is no acknowledgement within PUBLISH_S (10 s). The message may
-        be stored nevertheless. Raises ValueError if it is larger than the servers accept.
+        Raises Disconnected if there is no acknowledgement within 10 s. The message may be stored
+        nevertheless. Raises ValueError if the message is larger than the servers accept.
         """
         headers = b"NATS/1.0\r\nNats-Msg-Id:%b\r\n\r\n" % secrets.token_hex(12).encode()
         failure = Disconnected("no answer")
@@ -317,7 +320,8 @@ class Stream:
                         failure = Disconnected(answer.error.description)
                     except StreamUnavailable as exc:
                         failure = exc
-                        # The stream may have another subject now, which a new consumer reads.
+                        # The stream may have another subject now. It is read when the consumer is
+                        # replaced.
                         self._consumer.is_over.set()
                     except Disconnected as exc:
                         failure = exc
@@ -335,7 +339,7 @@ class Stream:
     async def _run(self) -> None:
         """Follow the stream with one consumer after the other, until cancelled.
 
-        Ends by itself only if the stream cannot be used while open() waits, which then raises
+        Ends by itself if the stream cannot be used while open() waits. open() then raises
         StreamUnavailable.
         """
         patient_until = asyncio.get_running_loop().time() + PATIENCE_S
@@ -354,8 +358,7 @@ class Stream:
     async def _follow(self, patient_until: float) -> None:
         """Follow the stream with one consumer. Returns when the consumer must be replaced.
 
-        patient_until: until when, by the event loop's clock, creating the stream fails if there are
-            too few servers for REPLICAS. Later, the stream is created on one server.
+        patient_until: a time of the event loop's clock; see _find_stream().
         Raises Disconnected if the connection ends or a server refuses a request, and
         StreamUnavailable if the servers have no JetStream or this client may not use the stream.
         """
@@ -365,7 +368,7 @@ class Stream:
         await self._consume(connection)
 
     async def _begin_following(self, patient_until: float) -> None:
-        """Find or create the stream, and let the follower begin. Raises as _follow() does."""
+        """Find or create the stream, and call the follower's begin(). Raises as _follow() does."""
         answer = await self._find_stream(patient_until)
         if self._is_shorter(answer):
             # A server that has just become the leader may not have applied its last messages yet.
@@ -376,15 +379,15 @@ class Stream:
             log.warning(
                 "%s: the servers have lost the messages after %d", self._name, state.last_seq
             )
-            # All clients make the same text from the state of the stream. Only a client that asks
-            # after the next message was published makes another one.
+            # All clients make the same text, because they read the same state. Only a client that
+            # reads the state after the next message was published makes another text.
             self._loss = f" {state.last_seq} {state.last_ts}"
         elif answer.created != self._created:
             self._loss = ""
         self._created = answer.created
         subjects: list[str] = answer.config.get("subjects", [])
         self.subject = subjects[0] if subjects else ""
-        # Only open() can raise this error.
+        # Check this while open() waits, because only open() can raise the error.
         if not self._opened.done():
             await self._check_permission()
         if answer.config.get("num_replicas", REPLICAS) < REPLICAS:
@@ -405,7 +408,7 @@ class Stream:
         sid = connection.subscribe(subject, self._on_delivery)
         try:
             # The settings of an ordered consumer (ADR-15). It need not survive the loss of its
-            # server, because this method makes a new one.
+            # server, because _run() then creates another consumer.
             config = {
                 "deliver_subject": subject,
                 "deliver_policy": "by_start_sequence",
@@ -440,17 +443,18 @@ class Stream:
     def _is_shorter(self, answer: Answer) -> bool:
         """Return whether the stream has lost messages that the follower has got.
 
-        answer: the description of the stream.
+        answer: the servers' description of the stream.
         """
         last = 0 if answer.state is None else answer.state.last_seq
         return answer.created == self._created and last < self._follower.last
 
     async def _find_stream(self, patient_until: float) -> Answer:
-        """Return the description of the stream, after creating it if it does not exist.
+        """Return the description of the stream. Creates the stream if it does not exist.
 
         A stream that exists with other settings is used as it is.
-        patient_until: a time of the event loop's clock. Before it, creating the stream fails if
-            there are too few servers for REPLICAS. After it, the stream is created on one server.
+        patient_until: a time of the event loop's clock. If there are fewer servers than REPLICAS,
+            creating the stream fails before this time. After this time, the stream is created on
+            one server.
         """
         answer = await self._ask_stream("INFO")
         if answer.error is not None:
@@ -460,7 +464,7 @@ class Stream:
             if code == NO_CLUSTER or (code in FEW_SERVERS and is_late):
                 answer = await self._ask_stream("CREATE", 1)
             elif code == OTHER_SETTINGS:
-                # Another process has created it just now.
+                # Another process has created the stream just now.
                 answer = await self._ask_stream("INFO")
         if answer.error is not None:
             raise Disconnected(f"{self._name}: {answer.error.description}")
@@ -481,7 +485,7 @@ class Stream:
         """Request the description of the stream, or its creation.
 
         operation: INFO or CREATE.
-        replicas: for CREATE, on how many servers the messages are stored.
+        replicas: on how many servers the messages are stored, for CREATE; 0 for INFO.
         """
         body = encode({**self._settings, "num_replicas": replicas}) if replicas else b""
         return await self._requests.send(f"$JS.API.STREAM.{operation}.{self._name}", body)
@@ -491,14 +495,14 @@ class Stream:
         self._consumer.heard_at = asyncio.get_running_loop().time()
         position = _read_position(message.reply)
         if position is None:
-            # A heartbeat tells how many messages the consumer has delivered.
+            # This is a heartbeat. Its header says how many messages the consumer has delivered.
             number = read_headers(message.headers).get("Nats-Last-Consumer", "0")
             if number != str(self._consumer.delivered):
                 self._consumer.is_over.set()
             return
         number, delivered = position
         if delivered != self._consumer.delivered + 1:
-            # A message is missing, or it is of a consumer that another one has replaced.
+            # A message is missing, or this message is of an earlier consumer.
             self._consumer.is_over.set()
             return
         self._consumer.delivered = delivered
@@ -506,24 +510,25 @@ class Stream:
         self._check_opened()
 
     def _check_opened(self) -> None:
-        """End the wait of open() if the follower has all messages that were there before."""
+        """End the wait of open() if the follower has all messages up to _last_at_open."""
         if self._follower.last >= self._last_at_open and not self._opened.done():
             self._opened.set_result(None)
 
 
 def _read_position(reply: str) -> tuple[int, int] | None:
-    """Return NUMBER and DELIVERED from the reply subject of a message.
+    """Return (NUMBER, DELIVERED) from the reply subject of a message.
 
-    NUMBER is the number of the message in its stream, DELIVERED the number among the messages that
-    its consumer has delivered. Returns None if the subject has another form.
+    NUMBER is the number of the message in its stream. DELIVERED is its number among the messages
+    that the consumer has delivered. Returns None if the subject has another form.
     reply: `$JS.ACK.STREAM.CONSUMER.TRIES.NUMBER.DELIVERED.TIME.PENDING`; newer servers may insert
         two tokens before STREAM.
     """
     tokens = reply.split(".")
     if not reply.startswith("$JS.ACK.") or len(tokens) < 9:
         return None
-    begin = 5 if len(tokens) == 9 else 7
+    # The index of NUMBER.
+    at = 5 if len(tokens) == 9 else 7
     try:
-        return int(tokens[begin]), int(tokens[begin + 1])
+        return int(tokens[at]), int(tokens[at + 1])
     except ValueError:
         return None

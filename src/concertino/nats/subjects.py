@@ -18,12 +18,11 @@ __all__ = [
     "token",
 ]
 
-# The name in the certificates of HTTP front ends that share sessions. NATS servers use it as the
-# name of the user.
+# The name in the certificates of HTTP front ends. For NATS servers, it is the name of the user.
 FRONT_END = "front-end"
-# The name in the certificate of NATS servers of the same authority, as `cluster up` makes it.
+# The name in the certificates of NATS servers, as `concertino cluster up` issues them.
 NATS_SERVER = "nats-server"
-# The name from which HTTP front ends make the prefix of their reply subjects, see inbox_prefix().
+# The name in the reply subjects of HTTP front ends; see inbox_prefix().
 HTTP_CLIENT = "concertino"
 # The buckets with the addresses of front ends, and with the sealed states that were used.
 FRONT_ENDS_BUCKET = "concertino_front_ends"
@@ -48,9 +47,10 @@ def name_of(token: str) -> str:
 
 
 def inbox_prefix(name: str) -> str:
-    """Return the beginning of all reply subjects of a client, to which its responses are published.
+    """Return the beginning of a client's reply subjects, to which its responses are published.
 
-    The servers should let only this client subscribe to them (orchestra/nats_permissions.py).
+    The servers should let only this client subscribe to these subjects
+    (orchestra/nats_permissions.py).
     name: the name of the client, such as a plugin's id.
     """
     return f"i.{token(name)}."

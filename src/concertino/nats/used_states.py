@@ -1,10 +1,10 @@
 """NatsUsedStates: a record of the sealed states that were used, shared by machines of a cluster.
 
-A sealed state is the requestState of a call that asks its client something (protocol/seal.py). The
-client may send it back only once, to any of the HTTP front ends that serve it. NatsUsedStates
-implements UsedStates with a key-value bucket. A key can be created only once, so only one of
-several processes accepts a state. The event loop is blocked during the request, as it is with the
-file of runtime/used_states.py.
+A sealed state is the requestState of a call that requests input of its client (protocol/seal.py).
+The client may send it back only once, to any of the HTTP front ends that serve the same MCP server.
+NatsUsedStates implements UsedStates with a key-value bucket. A key can be created only once, so
+only one of several processes accepts a state. The event loop is blocked during the request, as it
+is with the file of runtime/used_states.py.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ class NatsUsedStates:
     The first use() connects, and creates the bucket if it does not exist.
 
     address: the servers, such as `nats://USER:PASSWORD@a,b,c` or `tls://a,b`.
-    certs: a directory with `ca.crt`, the certificate of the authority, and with the certificate to
-        present and its key, `front-end.crt` and `front-end.key`. The servers must then have TLS,
-        and a certificate of the same authority. None to present no certificate.
+    certs: the directory of certificates for TLS, as for front_end_tls(). The servers must have a
+        certificate of the same authority. None to present no certificate.
     replicas: on how many servers a state is stored. Has no effect if the bucket exists already.
-    Raises ValueError for a malformed address, for certificates that cannot be used, and for a file
-    in CONCERTINO_CLUSTER_SEED that cannot be used. Raises OSError if this file cannot be read.
+    Raises ValueError for a malformed address, for certificates that cannot be used, and for a key
+    file (CONCERTINO_CLUSTER_SEED) that cannot be used. Raises OSError if this file cannot be read.
     """
 
     def __init__(self, address: str, certs: Path | None = None, replicas: int = 1) -> None:
@@ -65,14 +64,14 @@ class NatsUsedStates:
         )
 
     def use(self, nonce: bytes, expires: float) -> bool:
-        """Record that a state is used. Returns True if no process has used it before, else False.
+        """Record that a state is used. Returns whether no process has used it before.
 
         Blocks the event loop for at most 50 ms, and for 250 ms more for each server to which it
         must connect first.
         nonce: identifies the state.
-        expires: when the state expires, in seconds since the epoch.
-        Raises OSError if the record cannot be written, or if the bucket would delete the record
-        before the state expires.
+        expires: when the state expires, in seconds since 1970.
+        Raises OSError if the record cannot be written, or if the state expires later than the
+        bucket keeps the record (an hour).
         """
         if expires > time.time() + KEPT_S:
             raise OSError(f"{STATES_BUCKET} keeps states for {KEPT_S:g} s only")

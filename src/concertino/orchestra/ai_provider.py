@@ -1,6 +1,7 @@
-"""AI providers: plugins whose tools ask a model, with OpenAI's SDK (the extra `openai`).
+"""AI providers: plugins whose tools send requests to a model, with OpenAI's SDK (extra `openai`).
 
-A hub, which starts plugins and forwards calls to their tools, starts them with these commands:
+A hub, which starts plugins and forwards calls to their tools, starts the providers with these
+commands:
 
     concertino plugin openai    OpenAI; the key is in OPENAI_API_KEY
     concertino plugin gemini    Gemini; the key is in GEMINI_API_KEY
@@ -82,7 +83,7 @@ Report = Callable[[str], Awaitable[None]]
 
 
 class _Model:
-    """The model of a provider, which is asked with OpenAI's SDK. Call open() before ask().
+    """The model of a provider, which is called with OpenAI's SDK. Call open() before ask().
 
     provider: a key of PROVIDERS.
 
@@ -122,16 +123,15 @@ class _Model:
         )
 
     async def ask(self, chat: ChatStream, report: Report, **parameters: Any) -> ChatAnswer:
-        """Send a chat completion to the model, and return its answer.
+        """Send a chat completion to the model, and return the answer.
 
-        chat: gets the chunks of the answer. It has them also if this method raises.
+        chat: collects the chunks of the answer. It has the chunks so far if this method raises.
         report: called with each piece of the answer's text as it arrives.
         parameters: the parameters of the chat completion, such as `model` and `messages`.
         Raises ToolError with the reason if there is no answer.
         """
-        # is_refused says that no tokens were used, so that count_tokens() does not estimate them.
-        # is_refused is not set after a time-out, because the provider may have worked on the
-        # request.
+        # Set is_refused if no tokens were used, so that count_tokens() does not estimate them. Do
+        # not set it after a time-out, because the provider may have worked on the request.
         if self._client is None:
             chat.is_refused = True
             raise ToolError("NOT_READY", "the provider was not started by a hub")
@@ -172,7 +172,10 @@ class _Model:
 
 
 def _failure(openai: Any, exc: Any) -> ToolError:
-    """Return the error for an APIError of the SDK. openai: the module of the SDK."""
+    """Return the error for an APIError of the SDK.
+
+    openai: the module of the SDK.
+    """
     if isinstance(exc, openai.RateLimitError):
         return ToolError("RATE_LIMITED", f"the provider limits requests: {exc}")
     status = exc.status_code if isinstance(exc, openai.APIStatusError) else "no status"
@@ -190,9 +193,10 @@ def _import_sdk() -> Any:
 def _read_key(variable: str, environment: Mapping[str, str]) -> str:
     """Return the API key that an environment variable contains.
 
-    If the value begins with `secret:`, it names a place, such as a file or the output of a command,
-    from which the key is read (secret_sources.py). Raises ConcertinoError if the variable is not
-    set, or the secret cannot be read.
+    A value that begins with `secret:` names a file or a command from which the key is read
+    (secret_sources.py).
+    variable: the name of the variable; "" for a provider without a key.
+    Raises ConcertinoError if the variable is not set, or the secret cannot be read.
     """
     if not variable:
         # A server on this machine needs no key, but the SDK does not accept an empty one.

@@ -1,15 +1,16 @@
 """InstalledPackages: the packages of plugins that this user has installed.
 
 A hub starts plugins, programs with tools. A package has the program of one plugin, and a manifest
-(package_manifest.py). It is installed in a directory of its own:
+(package_manifest.py). Each package is installed in its own directory:
 
     $XDG_DATA_HOME/concertino/plugins/ID-DIGEST/package.json    an InstalledPackage as JSON
     $XDG_DATA_HOME/concertino/plugins/ID-DIGEST/files/          the files of the package
 
 `concertino plugin install` adds packages. A plugins file, which lists the plugins that a hub
 starts, names a package with `package: ID`.
+
 The directory's name contains the digest of the package. So the path of the program changes with
-each version, and the user must approve the entry again.
+each version, and the user must approve the entry in the plugins file again.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ class InstalledPackage(Struct, frozen=True):
 
     manifest: the content of the package's manifest.
     digest: the digest of the package, `sha256:...`.
-    source: the path of the file or directory from which it was installed.
+    source: the path of the file or directory from which the package was installed.
     root: the directory in the package that has the manifest, with a slash at its end; "" for the
         package's top directory.
-    files: path in the package -> size and digest of the file when it was installed.
+    files: path in the package -> size, digest and mode of the file when it was installed.
     format: the version of the format of package.json.
     """
 
@@ -91,18 +92,17 @@ class InstalledPackages:
         )
 
     def install(self, source: Path, agree: Callable[[InstalledPackage], bool]) -> bool:
-        """Install a package, if `agree` returns True for it. No code of the package is run.
+        """Install a package, if `agree` returns True for it. Runs no code of the package.
 
         source: the package: a wheel, a git bundle, or a directory.
-        agree: asks the user whether to install the package. It is called when the package was
-            checked.
-        Returns whether the package was installed. Raises InvalidPackage if the package is not valid
-        or is installed already, and OSError if its files cannot be read or written.
+        agree: called with the checked package. Asks the user whether to install the package.
+        Returns whether the package was installed.
+        Raises InvalidPackage if the package is not valid or is installed already, and OSError if
+        its files cannot be read or written.
         """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=self.folder) as name:
-            # If all goes well, `new` is moved out of the temporary directory before that is
-            # removed.
+            # At the end, `new` is moved out of the temporary directory, which is then removed.
             new, scratch = Path(name) / "new", Path(name) / "scratch"
             for folder in (new, new / FILES, scratch):
                 folder.mkdir(mode=0o700)
@@ -124,7 +124,8 @@ class InstalledPackages:
     def _unpack(self, source: Path, folder: Path, scratch: Path) -> InstalledPackage:
         """Copy the files of a package into a directory, and read its manifest.
 
-        scratch: an empty directory for temporary files. Raises InvalidPackage.
+        scratch: an empty directory for temporary files.
+        Raises InvalidPackage if the package is not valid.
         """
         files = unpack_package(source, folder, scratch)
         found = [
@@ -141,11 +142,11 @@ class InstalledPackages:
             (folder / found[0]).read_bytes(), lambda path: f"{root}{path}" in files.added
         )
         return InstalledPackage(
-            manifest,
-            files.digest,
-            str(source.resolve()),
-            root,
-            files.added,
+            manifest=manifest,
+            digest=files.digest,
+            source=str(source.resolve()),
+            root=root,
+            files=files.added,
         )
 
     def _folder_of(self, package: InstalledPackage) -> Path:
@@ -157,7 +158,7 @@ class InstalledPackages:
         return self._folder_of(package) / FILES
 
     def check_files(self, package: InstalledPackage) -> None:
-        """Check that the files of a package are as they were installed. Raises InvalidPackage.
+        """Raise InvalidPackage if a file of a package has changed since it was installed.
 
         Files that were added later, such as caches of Python, are ignored.
         """
@@ -175,7 +176,7 @@ class InstalledPackages:
                 )
 
     def all(self) -> list[InstalledPackage]:
-        """Return all packages, sorted by id. Directories without valid package.json are ignored."""
+        """Return all packages, sorted by id. Ignores directories without a valid package.json."""
         packages: list[InstalledPackage] = []
         for record in self.folder.glob(f"*/{RECORD}"):
             try:
@@ -189,7 +190,7 @@ class InstalledPackages:
         return sorted(packages, key=lambda package: package.id)
 
     def find(self, id: str) -> InstalledPackage | None:
-        """Return the package of a plugin; None if it is not installed."""
+        """Return the package of a plugin; None if no package is installed for this id."""
         return next((package for package in self.all() if package.id == id), None)
 
     def remove(self, package: InstalledPackage) -> None:

@@ -4,10 +4,12 @@
         ...
 
 A hub starts plugins and forwards requests to them. HTTP front ends are processes on several
-machines that serve one MCP server over HTTP. Some plugins store documents in a bucket, and the
-front ends share data of their sessions in two. `concertino cluster buckets` calls create_buckets().
+machines that serve one MCP server over HTTP. Some plugins store documents in a bucket. Front ends
+share the data of their sessions in two buckets.
+
 If the servers have the permissions of nats_permissions.py, only the NATS user of a hub may create
-buckets. If they allow everything, the first client that uses a bucket creates it.
+buckets, and the operator runs `concertino cluster buckets`. If the servers have no permissions, the
+first client that uses a bucket creates it.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from concertino.orchestra.plugins_file import HUB
 
 __all__ = ["bucket_name", "buckets_of", "create_buckets"]
 
-# How long servers may take to create a bucket, in seconds. The servers of a cluster must agree on a
-# bucket with replicas.
+# How long servers may take to create a bucket, in seconds. For a bucket with replicas, the servers
+# of a cluster must agree with each other.
 CREATE_S = 20.0
 
 
@@ -35,17 +37,18 @@ def create_buckets(
     """Create the buckets of plugins and front ends as the NATS user of a hub.
 
     A bucket that exists keeps its settings. But if it is stored on fewer servers than `replicas`,
-    servers are added. Yields (name, found, now) for each bucket, when this is done:
-
-    - name: the name of the bucket.
-    - found: its state after it was created, or before servers were added.
-    - now: its state now. It is the same object as `found` if no servers were added.
-
+    servers are added.
     address: the NATS servers, such as `tls://a,b,c` or `nats://HOST:PORT`.
     owners: the ids of plugins, and `front-end` for the HTTP front ends.
     certificates: the directory with the hub's certificate; required for an address with `tls://`,
         None otherwise.
     replicas: on how many servers each bucket is stored at least.
+    Yields (name, found, now) for each bucket:
+
+    - name: the name of the bucket.
+    - found: the state of the bucket before servers were added.
+    - now: the state of the bucket now. It is the same object as `found` if no servers were added.
+
     Raises BucketError if no server can be reached, or if the servers refuse a request. Raises
     ValueError for a malformed address, and the exceptions of nats_options().
     """
@@ -62,18 +65,19 @@ def create_buckets(
                     timeout_s=CREATE_S,
                     owner=owner,
                 )
-                found = bucket.create()
-                yield name, found, found if found.replicas >= replicas else bucket.add_replicas()
+                found = now = bucket.create()
+                if found.replicas < replicas:
+                    now = bucket.add_replicas()
+                yield name, found, now
     finally:
         server.close()
 
 
 def buckets_of(owner: str) -> Mapping[str, float]:
-    """Return the key-value buckets of one owner in NATS, as name -> lifetime.
+    """Return the key-value buckets of one owner: name -> how long it keeps a value, in seconds.
 
-    The lifetime is how long the bucket keeps a value, in seconds; 0 for ever.
-    owner: the id of a plugin; HUB, which has none; or FRONT_END for the processes that serve MCP
-        over HTTP on several machines.
+    The time is 0 for a bucket that keeps its values for ever.
+    owner: the id of a plugin; FRONT_END for the HTTP front ends; or HUB, which has no bucket.
     """
     if owner == FRONT_END:
         return FRONT_END_BUCKETS
@@ -83,9 +87,8 @@ def buckets_of(owner: str) -> Mapping[str, float]:
 def bucket_name(plugin: str) -> str:
     """Return the name of a plugin's key-value bucket.
 
-    Names of buckets have letters, digits, `-` and `_` only. Other characters in the id, and `_`,
-    are replaced by `_` and their hexadecimal code.
-    plugin: the plugin's id.
+    plugin: the plugin's id. Each character that is not a letter, a digit or `-` is replaced by `_`
+        and its hexadecimal code, because names of buckets have no other characters.
     """
     return "".join(
         c if c.isascii() and (c.isalnum() or c == "-") else f"_{ord(c):x}" for c in plugin

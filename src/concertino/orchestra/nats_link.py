@@ -5,15 +5,16 @@
 
 Hubs use a NatsLink to call plugins, and plugins use one to call the hub.
 
-A worker is one process of the plugin that is called. The worker that gets a request sends an ack at
-once, unless the response itself is ready at once, and sends heartbeats while calls are in progress.
-So the caller notices within about a second that a worker is lost. If a worker refuses a request,
-the worker has certainly not run the request, so the request is sent to another worker. After any
-other failure, the request is not sent again, and the error says that it may have been executed.
+A worker is one process of the plugin that is called. The worker that gets a request sends an
+acknowledgement (ack) at once, unless the response is ready at once. While calls are in progress, it
+sends heartbeats. So the caller notices within about a second that a worker is lost. If a worker
+refuses a request, it has certainly not run the request, and the request is sent to another worker.
+After any other failure, the request is not sent again, and the error says that it may have been
+executed.
 
-NATS can lose messages between two servers while caller and worker stay connected. Two things make
-the caller notice this: every ASK_S seconds it asks whether the worker still has the request, and it
-counts the chunks of a stream.
+NATS can lose messages between two servers while caller and worker stay connected. The caller
+notices this, because it asks the worker every ASK_S seconds whether the worker still has the
+request, and because it counts the chunks of a stream.
 """
 
 from __future__ import annotations
@@ -66,12 +67,12 @@ __all__ = ["NatsLink", "open_nats_link"]
 # All times in this module are in seconds.
 # How long to wait for a worker's ack.
 ACK_S = 1.0
-# A worker sends heartbeats every 0.25 s. If none comes for this time, which is that of three
-# heartbeats and a little more, the worker is lost.
+# If no heartbeat comes for this time, the worker is lost. It is a little longer than the time of
+# three heartbeats, which a worker sends every 0.25 s.
 LOST_S = 0.9
-# How often a caller asks whether its request is still in progress.
+# The time between two questions of a caller whether its request is still in progress.
 ASK_S = 2.0
-# How often these limits are checked.
+# The time between two checks of these limits.
 CHECK_S = 0.1
 # A refused request is sent at most MAX_ATTEMPTS times. The pause before each repetition is a random
 # time between 0 and PAUSE_S, multiplied by the number of refusals so far.
@@ -95,10 +96,9 @@ async def open_nats_link(
         certificate.
     callee: the id of the plugin to call; None for a hub.
     timeout_s: how long to wait for the callee's answer to a health request, in seconds.
-    Raises Disconnected if no server can be reached or accepts this client, or if no process of the
-    callee accepts the health request. Raises TimedOut if a process has accepted it, but does not
-    answer in time. Raises ValueError for a malformed address, CertificateError, OSError and
-    ImportError.
+    Raises Disconnected if no process of the callee accepts the health request. Raises TimedOut if a
+    process has accepted the request, but does not answer in time. Raises the exceptions of
+    open_cluster().
     """
     # The certificate with which a plugin connects is named PLUGIN-client.
     caller = caller.removesuffix("-client")
@@ -115,13 +115,13 @@ async def open_nats_link(
 class _Inbox:
     """The subscriptions of a link on one connection to the cluster.
 
-    While one connection replaces another, a link has two of them: responses arrive on the
-    connection on which the request was sent.
+    Responses arrive on the connection on which the request was sent. So while one connection
+    replaces another, a link has an inbox for each of them.
 
     prefix: the beginning of the reply subjects. A reply subject is the NATS subject to which the
         responses to one request are published.
-    sids: the numbers of its two subscriptions: to replies, and to heartbeats.
-    calls: how many calls have sent their request on this connection and have no response yet.
+    sids: the numbers of the two subscriptions: to responses, and to heartbeats.
+    calls: how many requests were sent on this connection and have no response yet.
     """
 
     def __init__(self, connection: NatsConnection, prefix: str, sids: tuple[int, int]) -> None:
@@ -136,13 +136,14 @@ class _Call(Struct, eq=False):
 
     It is a Struct because msgspec creates Structs in C, which takes less time.
 
-    inbox: where the response arrives.
-    payload: the serialized request; empty when it is certain that it is not sent again.
+    inbox: the inbox at which the response arrives.
+    payload: the serialized request; empty after the ack, when it is not sent again.
     id: the id of the request or of the stream.
-    deadline: when its time limit ends, by the loop's clock.
+    deadline: when the time limit ends, by the loop's clock.
     sent: when the request was sent last.
-    asked: when the worker was last asked whether it still has the request; at first equal to sent.
-    worker: the id of the worker that has accepted the request; empty before its ack.
+    asked: when this link last asked the worker whether it still has the request; at first equal to
+        `sent`.
+    worker: the id of the worker that has accepted the request; empty before the ack.
     attempts: how many times the request was sent.
     chunks: how many responses of a stream have arrived.
     outgoing: the pieces of the request, if it is too large for one message.
@@ -171,7 +172,7 @@ class NatsLink(RpcClient):
         response = await link.request(request)
 
     It implements ForwardingConnection (rpc_interface.py). If the connection to the cluster is lost,
-    the calls in progress fail. But the link does not end: it uses the next connection.
+    the calls in progress fail, but the link does not end: it uses the next connection.
 
     cluster: the connection to the NATS servers. It reconnects when it is lost.
     caller: the id of the plugin that this process runs; `orchestrator` for a hub.
@@ -189,17 +190,18 @@ class NatsLink(RpcClient):
         self._callee = callee
         self._subject = request_subject(callee, caller)
         self._inboxes: dict[NatsConnection, _Inbox] = {}
-        # The inbox of the newest connection; None when that has ended.
+        # The inbox of the newest connection; None when this connection has ended.
         self._current: _Inbox | None = None
-        # The key of a call is the reply subject of its request.
+        # Key -> call. The key of a call is the reply subject of its request.
         self._calls: dict[Hashable, _Call] = {}
         # The number in the last key.
         self._last_number = 0
-        # Worker -> time of its last message, by the loop's clock. Has only workers with calls.
+        # Worker -> time of the worker's last message, by the loop's clock. Has only workers with
+        # calls.
         self._heard: dict[str, float] = {}
         # Calls _check(); None while no call is in progress.
         self._check_timer: asyncio.TimerHandle | None = None
-        # When the timer should call it.
+        # When the timer should call _check().
         self._check_due = 0.0
         cluster.on_connect.append(self._subscribe)
         if cluster.is_up:
@@ -242,7 +244,7 @@ class NatsLink(RpcClient):
         del self._inboxes[inbox.connection]
         if self._current is inbox:
             self._current = None
-        # If the output buffer of this connection was full, it no longer holds up requests.
+        # Requests no longer wait for the output buffer of this connection.
         self._set_backpressure(False)
         for key, call in list(self._calls.items()):
             if call.inbox is inbox:
@@ -251,11 +253,12 @@ class NatsLink(RpcClient):
     def _on_refusal(self, text: str) -> None:
         """Fail the calls that the server has refused to deliver.
 
-        text: the error of the server, with the subject to which this process may not publish.
+        text: the error of the server, which quotes the subject to which this process may not
+            publish.
         """
         if f'"{self._subject}"' in text:
             for key, call in list(self._calls.items()):
-                # A worker has accepted the other calls, so the server has delivered them.
+                # The server has delivered the calls that a worker has accepted.
                 if not call.worker:
                     self._fail(key, f"the NATS server refused the request: {text}")
 
@@ -278,7 +281,7 @@ class NatsLink(RpcClient):
         return key
 
     def _publish(self, key: str, call: _Call) -> None:
-        """Send a request to all workers as a queue group: NATS delivers it to one of them."""
+        """Send a request to the queue group of workers. NATS delivers it to one of them."""
         now = self.loop.time()
         payload, size = call.payload, None
         if len(payload) > MAX_WHOLE_BYTES:
@@ -308,7 +311,7 @@ class NatsLink(RpcClient):
             self._send_to_worker(call, headers, credit.SerializeToString())
 
     def _send_to_worker(self, call: _Call, headers: bytes, payload: bytes = b"") -> None:
-        """Send a message about a call to its worker; to all workers if that is not known yet."""
+        """Send a message about a call to its worker; before the ack, to all workers."""
         connection = call.inbox.connection
         if not connection.ended.done():
             subject = worker_subject(self._callee, call.worker or ALL, self._caller)
@@ -320,7 +323,7 @@ class NatsLink(RpcClient):
         """Note when a worker of a call in progress has last sent a heartbeat."""
         worker = last_name(message.subject)
         # Another plugin can make JetStream publish an answer to this subject (nats_permissions.py).
-        # Such an answer is never empty, and a heartbeat always is.
+        # Such an answer is never empty, and a heartbeat is always empty.
         if worker in self._heard and not message.payload:
             self._heard[worker] = self.loop.time()
 
@@ -330,7 +333,7 @@ class NatsLink(RpcClient):
         call = self._calls.get(key)
         if call is None:
             return
-        # A message without headers is a whole response.
+        # A message without headers is the only response to a request.
         if not message.headers:
             self._forget(key)
             self._on_response(key, message.payload)
@@ -358,7 +361,7 @@ class NatsLink(RpcClient):
 
     def _on_ack(self, key: str, call: _Call, worker: str) -> None:
         """Record which worker has accepted a request."""
-        # The id becomes part of the subjects to which this link publishes.
+        # Check the id, because it becomes part of the subjects to which this link publishes.
         if not worker.isalnum():
             self._give_up(key, "the ack has an invalid worker id")
             return
@@ -435,7 +438,10 @@ class NatsLink(RpcClient):
             self._heard.clear()
 
     def _fail(self, key: Hashable, reason: str) -> None:
-        """End a call with the error Disconnected. reason: the text of the error."""
+        """End a call with the error Disconnected.
+
+        reason: the text of the error.
+        """
         self._forget(key)
         self._fail_request(key, Disconnected(f"{self.peer.address}: {reason}"))
 
@@ -454,11 +460,11 @@ class NatsLink(RpcClient):
         Also ask workers, every ASK_S seconds, whether they still have their requests.
         """
         now = self.loop.time()
-        # If this check runs late, this process was busy, and heartbeats may have arrived that were
-        # not read yet. Then begin all time limits again.
-        was_held_up = now - self._check_due > CHECK_S
+        # If this check runs late, this process was busy, and may not have read heartbeats that have
+        # arrived. Begin all time limits again.
+        is_late = now - self._check_due > CHECK_S
         for key, call in list(self._calls.items()):
-            if was_held_up:
+            if is_late:
                 call.sent = now
                 if call.worker:
                     self._heard[call.worker] = now

@@ -3,12 +3,12 @@
     listener = NatsListener(cluster, "tools.notes", answer)
 
 A plugin uses a NatsListener to answer hubs. A hub uses one NatsListener to answer plugins, and one
-for each of its plugins to answer the calls of other hubs to this plugin (cluster_offers.py). The
-process becomes a worker of a plugin: NATS delivers each request to one of the plugin's workers
-(nats_messages.py).
+for each plugin that it offers, to answer the calls of other hubs (cluster_offers.py). With a
+NatsListener, a process becomes a worker of a plugin: NATS delivers each request to one of the
+plugin's workers (nats_messages.py).
 
-While the connection to the cluster is lost, the process gets no requests, and drops its responses:
-the callers have already got an error, and must not get a second response.
+While the connection to the cluster is lost, the process gets no requests, and drops its responses,
+because the callers have got an error already.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ async def listen_nats_links(
 
     address: the NATS servers, such as `tls://a,b,c` or `nats://HOST:PORT`.
     answer: handles each request that `relay` does not forward.
-    relay: called first with each request, to forward it without decoding it; None to forward none.
+    relay: called first with each request, to forward it without decoding it. None if every request
+        goes to `answer`.
     certificates: required for an address with `tls://`; None otherwise.
     name: the plugin's id, or the name of its client certificate, which is PLUGIN-client.
-    Raises ValueError for a malformed address, Disconnected if no server can be reached or lets this
-    process answer requests, CertificateError, OSError, ImportError.
+    Raises Disconnected if no server lets this process answer requests, and the exceptions of
+    open_cluster().
     """
     name = name.removesuffix("-client")
     cluster = await open_cluster(address, name, certificates)
@@ -64,13 +65,13 @@ class NatsListener:
 
     It implements RpcListener (rpc_interface.py). Requests may arrive as soon as it is created.
 
-    cluster: connected to the NATS servers. It reconnects when its connection is lost.
+    cluster: the connection to the NATS servers. It reconnects when it is lost.
     name: the plugin's id; `orchestrator` for a hub.
     answer: handles each request that `relay` does not forward.
     relay: called first with each request, to forward it without decoding it. None if every request
         goes to `answer`.
-    manifest: the serialized manifest of the plugin, which is sent to hubs that look for plugins;
-        None if hubs should not find this process.
+    manifest: the serialized manifest of the plugin, which is sent to the hubs; None if hubs should
+        not find this process.
     owns_cluster: whether close() also closes the cluster.
 
     Attribute:
@@ -92,7 +93,7 @@ class NatsListener:
         self._owns_cluster = owns_cluster
         self._manifest = manifest
         self._start_worker = partial(NatsWorker, cluster, name, answer, relay)
-        # Two while one connection replaces the other, otherwise one.
+        # Connection -> its worker. There are two while one connection replaces the other.
         self._workers: dict[NatsConnection, NatsWorker] = {}
         cluster.on_connect.append(self._begin)
         cluster.on_retire.append(self._retire)
@@ -105,14 +106,14 @@ class NatsListener:
         Raises Disconnected if the server does not allow this process to answer requests.
         """
         connection = self._cluster.connection
-        # If the server refuses the subscription, its error arrives before this ends.
+        # If the server refuses the subscription, its error arrives before flush() returns.
         await connection.flush()
         worker = self._workers.get(connection)
         if worker is not None and worker.refusal:
             raise Disconnected(f"{connection.server}: {worker.refusal}")
 
     def announce(self, manifest: bytes) -> None:
-        """Send this manifest to the hubs now, and whenever they look for plugins."""
+        """Send this manifest to the hubs now, and whenever they request announcements."""
         self._manifest = manifest
         for worker in self._workers.values():
             worker.change_manifest(manifest)

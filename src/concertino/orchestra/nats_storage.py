@@ -4,11 +4,11 @@
 
 A plugin offers the store to other plugins through a hub. A document is one value of the bucket, so
 content, metadata and version change together. All workers of the plugin, its processes in the
-cluster, may write: a write succeeds only if no other worker has written the document since the
-writer has read its version. storage.py defines the interface, Storage, and its rules.
+cluster, may write. A write succeeds only if no other worker has written the document since the
+writer has read the version. storage.py defines the interface, Storage, and its rules.
 
-Two numbers must not be confused. The *version* of a document counts its writes. The *revision* of a
-value counts all writes to the bucket, and the server compares it before it stores a value.
+The *version* of a document counts the writes of this document. The *revision* of a value counts all
+writes to the bucket. The NATS server compares the revision before it stores a value.
 """
 
 from __future__ import annotations
@@ -56,12 +56,13 @@ __all__ = ["NatsStorage"]
 
 log = logging.getLogger("concertino.orchestra")
 
-# How often a write for which any version is fine (UPSERT), or a deletion, is tried while other
-# workers write the same document.
+# How often a write or a deletion is tried while other workers write the same document. A write that
+# expects a version fails as soon as another worker has written the document.
 TRIES = 32
 # For how many documents the last write of this process is remembered.
 MAX_REMEMBERED = 4096
-# How many documents list() fetches at once. It is small, because each may have MAX_VALUE_BYTES.
+# How many documents list() fetches at once. The number is small, because each document may have
+# MAX_VALUE_BYTES.
 BATCH = 16
 
 
@@ -69,7 +70,7 @@ class _Head(Struct):
     """The beginning of a value in the bucket: one line of JSON before the document's content.
 
     version: the version of the document.
-    modified_at: when the document was written, in seconds since the epoch.
+    modified_at: when the document was written, in seconds since 1970.
     """
 
     version: int
@@ -81,22 +82,19 @@ _decode_head = Decoder(_Head).decode
 
 
 class NatsStorage:
-    """A Storage in a bucket of a NATS cluster. The constructor creates the bucket if necessary.
+    """A Storage in a bucket of a NATS cluster. Creates the bucket if it does not exist.
 
         storage = NatsStorage("tls://a,b,c", "storage.nats", certificates, replicas=3)
         version = storage.write("notes/a.md", b"text", {"title": "A"}, CREATE)
 
-    If the servers allow only the user of a hub to create buckets, the constructor fails until the
-    operator has created the bucket (`concertino cluster buckets`).
-
     address: the NATS servers, such as `tls://a,b,c` or `nats://HOST:PORT`.
     name: the id of the plugin. Each plugin has one bucket.
     certificates: required for an address with `tls://`; None otherwise.
-    replicas: on how many servers each document is stored: 1, 3 or 5. It has an effect only if the
-        bucket does not exist yet.
-    The constructor raises StorageError if the bucket cannot be reached, and ValueError for a
-    malformed address, or if the key file in CONCERTINO_CLUSTER_SEED cannot be used. It also raises
-    OSError, CertificateError and ImportError.
+    replicas: on how many servers each document of a new bucket is stored: 1, 3 or 5. A bucket that
+        exists keeps its number.
+    Raises StorageError if the bucket cannot be reached or created. If the servers allow only hubs
+    to create buckets, the operator must create it first (`concertino cluster buckets`). Raises
+    ValueError for a malformed address, and the exceptions of nats_options().
     """
 
     def __init__(
@@ -110,13 +108,12 @@ class NatsStorage:
         servers = parse_servers(address)
         server = BlockingNats(servers, nats_options(servers, name, certificates))
         self._bucket = Bucket(server, bucket_name(name), replicas=replicas, owner=name)
-        # Path -> the revision and version that the last write of this process has created. The next
-        # write of the document need not read it first, but assumes that no other process has
-        # written it since then. If one has, the server refuses the write, because the revision
-        # differs.
+        # Path -> (revision, version) that the last write of this process has created. With them,
+        # the next write of the document need not read the document first. If another process has
+        # written it since then, the revision differs, and the server refuses the write.
         self._written: OrderedDict[str, tuple[int, int]] = OrderedDict()
         self._lock = Lock()
-        # Read any key, to create the bucket and to report now that it cannot be reached.
+        # Read any key. This creates the bucket, or fails now if the bucket cannot be reached.
         with _convert_errors():
             self._bucket.get("-")
 
@@ -155,27 +152,27 @@ class NatsStorage:
         raise StorageError("conflict", f"{path}: others write it all the time; try again")
 
     def _find(self, path: str, key: str, expected_version: int) -> tuple[int, int]:
-        """Return the revision and the version of a document; the version is 0 if there is none.
+        """Return (revision, version) of a document; the version is 0 if there is no document.
 
-        If this process has written the document before, this method returns the numbers of its last
-        write, without reading the document. They may be old, so they are used only once: after a
-        conflict, the next attempt reads the document.
         path, key: the path of the document, and its key in the bucket.
         expected_version: the version that the document must have, or CREATE or UPSERT.
         """
+        # The numbers of the last write of this process may be old. So use them only once: after a
+        # conflict, the next attempt reads the document.
         with self._lock:
             written = self._written.pop(path, None)
-        # written[1] is the version. If the caller expects another version, another process may have
-        # written it, so the document must be read.
-        if written is not None and expected_version in (UPSERT, written[1]):
-            return written
+        if written is not None:
+            _, version = written
+            # If the caller expects another version, another process may have written it.
+            if expected_version in (UPSERT, version):
+                return written
         with _convert_errors():
             current = self._bucket.get(key)
         before = 0 if current.data is None else _split(path, current.data)[0].version
         return current.revision, before
 
     def _remember(self, path: str, revision: int, version: int) -> None:
-        """Remember what this process has written last to a path, for _find()."""
+        """Remember the numbers of this process's last write to a path, for _find()."""
         with self._lock:
             self._written[path] = revision, version
             self._written.move_to_end(path)
@@ -219,14 +216,17 @@ class NatsStorage:
 
 
 def _join(version: int, metadata: bytes, content: bytes) -> bytes:
-    """Return a document as a value of the bucket. metadata: a JSON object."""
+    """Return a document as a value of the bucket.
+
+    metadata: a JSON object.
+    """
     now = datetime.now(UTC).timestamp()
     head = encode({"version": version, "modified_at": now, "metadata": msgspec.Raw(metadata)})
     return b"%b\n%b" % (head, content)
 
 
 def _split(path: str, data: bytes) -> tuple[_Head, bytes]:
-    """Return the head and the content of a value. Raises StorageError."""
+    """Return the head and the content of a value. Raises StorageError if it is not a document."""
     head, _, content = data.partition(b"\n")
     try:
         return _decode_head(head), content
@@ -235,10 +235,8 @@ def _split(path: str, data: bytes) -> tuple[_Head, bytes]:
 
 
 def _entry_of(path: str, data: bytes) -> StorageEntry | None:
-    """Return the entry of a document in a list; None for a value that is no document.
-
-    Another plugin can cause such a value (nats_permissions.py), which must not make list() fail.
-    """
+    """Return the entry of a document in a list; None for a value that is not a document."""
+    # Another plugin can cause such a value (nats_permissions.py), which must not make list() fail.
     try:
         head, content = _split(path, data)
     except StorageError as exc:

@@ -2,10 +2,11 @@
 
 Hubs call plugins, and plugins call hubs, with requests over NATS. NatsListener (nats_listener.py)
 has a worker for each connection: usually one, and two while one connection replaces the other. A
-worker receives requests, refuses them if it has too many, and tells the caller that it has accepted
-a request (ack). For each caller there is an RpcServer, which handles the requests. The worker sends
-the responses, in pieces if they are long, and heartbeats, by which callers notice that it is alive.
-nats_messages.py describes the messages, and nats_link.py is the callers' side.
+worker receives requests. It refuses a request if it has too many, and otherwise sends the caller an
+acknowledgement (ack). For each caller there is an RpcServer, which handles the requests. The worker
+sends the responses, in pieces if they are long. While requests are in progress, it sends
+heartbeats, so that callers notice when it is lost. nats_messages.py describes the messages, and
+nats_link.py is the callers' side.
 """
 
 from __future__ import annotations
@@ -70,10 +71,10 @@ log = logging.getLogger("concertino.orchestra")
 
 # The time between two heartbeats, in seconds.
 HEARTBEAT_S = 0.25
-# How often drain() checks whether all responses have been sent, in seconds.
+# The time between two checks of drain() whether all responses have been sent, in seconds.
 DRAIN_POLL_S = 0.05
 # How long to wait for the next piece of a request, or for the receipt of a piece of a response, in
-# seconds. After this time, the request or response is dropped, because its caller is probably gone.
+# seconds. After this time, the caller is probably gone, and the request or response is dropped.
 PIECE_S = 30.0
 # When there are more callers than this, the worker drops the RpcServers of callers that have no
 # requests in progress.
@@ -83,9 +84,9 @@ MAX_CALLERS = 256
 class _Accepted:
     """A request that the worker has accepted, and that has no last response yet.
 
-    caller: the name of its caller; for a hub with the id of its process (peer_key()).
-    size: its size in bytes.
-    expires: when its caller does not wait for a response any more, by the clock of the event loop.
+    caller: the name of the caller; for a hub with the id of its process (peer_key()).
+    size: the size of the request in bytes.
+    expires: when the caller stops waiting for a response, by the clock of the event loop.
     is_acknowledged: whether an ack was sent.
     chunks: how many responses of a stream were sent.
     """
@@ -101,7 +102,7 @@ class _Accepted:
 
 
 class _Caller(RpcServer):
-    """Handles the requests of one caller, and calls NatsWorker.on_release() for each at its end."""
+    """Handles the requests of one caller. When a request ends, calls NatsWorker.on_release()."""
 
     def __init__(
         self, worker: NatsWorker, handler: RequestHandler, peer: RemotePeer, **options: Any
@@ -117,20 +118,21 @@ class _Caller(RpcServer):
 class NatsWorker:
     """Answers the requests that arrive on one connection. A NatsListener owns it.
 
-    cluster: owns the connection. The worker tells it while requests are in progress, so that a
-        connection that is replaced stays open for their responses.
+    cluster: the NatsCluster that owns the connection. The worker calls its begin_use() and
+        end_use(), so that a connection that is replaced stays open for the responses.
     name: the id of the plugin that this process runs; `orchestrator` for a hub.
     answer: handles each request that `relay` does not forward.
     relay: called first with each request, to forward it without decoding it. None if every request
         goes to `answer`.
-    manifest: the serialized manifest of the plugin, which is sent to hubs that look for plugins;
-        None if hubs should not find this process.
+    manifest: the serialized manifest of the plugin, which the worker sends to the hubs; None if
+        hubs should not find this process.
     connection: the connection on which the requests arrive.
 
     Attributes:
-    id: the id by which callers and hubs know this worker: the id of the process in the cluster,
-        followed by a random hexadecimal number.
-    refusal: why the NATS server does not allow this process to answer requests; "" if it does.
+    id: the id of this worker for callers and hubs: the id of the process in the cluster, followed
+        by a random hexadecimal number.
+    refusal: why the NATS server does not let this process answer requests; "" if the server lets
+        it.
     """
 
     def __init__(
@@ -150,7 +152,7 @@ class NatsWorker:
             answer,
             relay=relay,
             respond=self._respond,
-            # RpcServer would pause reading with it; see _ignore().
+            # A worker cannot pause reading.
             hold=_ignore,
             unread=self._unread_bytes,
         )
@@ -160,11 +162,11 @@ class NatsWorker:
         self.id = f"{cluster.id}{random.getrandbits(64):016x}"
         self.refusal = ""
         self._is_leaving = False
-        # What peer_key() returns for a caller -> the RpcServer that handles its requests.
+        # The result of peer_key() for a caller -> the RpcServer that handles the caller's requests.
         self._callers: dict[str, RpcServer] = {}
         # Reply subject -> request.
         self._accepted: dict[Hashable, _Accepted] = {}
-        # Counts the requests in progress, to refuse those that no longer fit.
+        # Counts the requests in progress, to refuse requests beyond the limits.
         self._places = WorkerPlaces()
         # Whether _send_acks() runs at the end of this loop iteration.
         self._is_ack_scheduled = False
@@ -192,8 +194,10 @@ class NatsWorker:
     # The life of the worker
 
     def _on_refusal(self, text: str) -> None:
-        """Remember an error of the server that says that this worker may not get requests."""
-        # The error quotes the subject of the subscription that the server has refused.
+        """Remember the error of the server if it refuses the subscription to requests.
+
+        text: the error, which quotes the subject of the refused subscription.
+        """
         if f'"{self._subject}"' in text:
             self.refusal = text
 
@@ -203,8 +207,8 @@ class NatsWorker:
         self._publish(announcement_subject(self._name, self.id), self._manifest or b"", headers)
 
     def _on_discovery(self, message: NatsMessage) -> None:
-        """Announce the plugin, because a hub asks for it."""
-        # A hub's message is empty. Another plugin can make JetStream publish an answer to this
+        """Announce the plugin, because a hub requests announcements."""
+        # The message of a hub is empty. Another plugin can make JetStream publish an answer to this
         # subject (nats_permissions.py), but such an answer is never empty.
         if not message.payload:
             self._announce()
@@ -216,7 +220,7 @@ class NatsWorker:
             self._announce()
 
     def leave(self) -> None:
-        """Stop accepting requests, and tell the hubs. Requests in progress go on."""
+        """Stop accepting requests, and announce this to the hubs. Requests in progress go on."""
         if self._is_leaving or self._connection.ended.done():
             return
         self._is_leaving = True
@@ -234,15 +238,15 @@ class NatsWorker:
             return
         for rpc in list(self._callers.values()):
             await rpc.drain()
-        # Some requests or responses may not have been sent completely. Poll until they are, because
-        # this happens only once, at the end of a process.
+        # Long responses may not have been sent completely. Poll, because this happens only once, at
+        # the end of a process.
         while self._accepted and not self._connection.ended.done():  # noqa: ASYNC110
             await asyncio.sleep(DRAIN_POLL_S)
 
     def end(self) -> None:
-        """Cancel the requests in progress, and tell their callers if the connection is open.
+        """Cancel the requests in progress. If the connection is open, notify their callers.
 
-        Call this method once. If the connection is open, call leave() before it.
+        Call this method once. If the connection is open, call leave() first.
         """
         self._connection.on_refusal.remove(self._on_refusal)
         for sid in self._sids:
@@ -259,15 +263,13 @@ class NatsWorker:
         self._outgoing.clear()
 
     def _beat(self) -> None:
-        """Send a heartbeat while requests are in progress, and cancel requests that have expired.
-
-        A caller that gives up cancels its request itself. But a caller that was killed does not,
-        and a stream would wait for ever for this caller to take the chunks.
-        """
+        """Send a heartbeat while requests are in progress, and cancel expired requests."""
+        # A caller that stops waiting cancels its request itself, but a killed caller does not. A
+        # stream would wait for ever until a killed caller takes the chunks.
         now = self._loop.time()
-        expired = [item for item in self._accepted.items() if item[1].expires < now]
-        for reply, accepted in expired:
-            self._cancel(accepted.caller, cast(str, reply))
+        for reply, accepted in list(self._accepted.items()):
+            if accepted.expires < now:
+                self._cancel(accepted.caller, cast(str, reply))
         if self._accepted:
             self._publish(heartbeat_subject(self._name, self.id), b"")
             self._heartbeats = self._loop.call_later(HEARTBEAT_S, self._beat)
@@ -279,8 +281,7 @@ class NatsWorker:
     def _on_request(self, message: NatsMessage) -> None:
         """Accept, refuse or ignore a request."""
         caller, reply = last_name(message.subject), message.reply
-        # A request with this reply subject is in progress. Callers of this package use each reply
-        # subject for one request only.
+        # Callers use each reply subject for one request only, so this message is a repetition.
         if reply in self._accepted:
             return
         # Without this check, a caller could make this process publish to any subject.
@@ -289,9 +290,9 @@ class NatsWorker:
             return
         caller = peer_key(caller, reply)
         fields = read_headers(message.headers)
-        # A request has two limits. After left_s, which depends on the clocks of both machines, the
-        # request is not begun any more. `expires` below does not depend on the caller's clock: the
-        # request is then cancelled.
+        # A request has two time limits. It is not begun after left_s, which depends on the clocks
+        # of both machines. It is cancelled at `expires` below, which does not depend on the
+        # caller's clock.
         left_s = read_deadline(fields)
         whole_size = _read_int(fields.get("Size"))
         size = len(message.payload) if whole_size is None else whole_size
@@ -315,7 +316,10 @@ class NatsWorker:
             self._begin_incoming(caller, reply, size, left_s, message.payload)
 
     def _refusal(self, left_s: float) -> str:
-        """Return the reason to refuse every request with this time limit; "" if there is none."""
+        """Return why a request with this time limit must be refused now; "" if it need not be.
+
+        left_s: how many seconds are left until the time limit.
+        """
         if self._is_leaving:
             return DRAINING
         return LATE if left_s <= 0 else ""
@@ -323,21 +327,23 @@ class NatsWorker:
     def _receive(self, request: ArrivedRequest) -> None:
         """Begin to handle a request that has arrived completely.
 
-        If it has no response at the end of this loop iteration, the caller gets an ack.
+        If the request has no response at the end of this loop iteration, the caller gets an ack.
         """
         self._queue.put(request)
+        if self._is_ack_scheduled:
+            return
         accepted = self._accepted.get(request.reply)
-        if not (accepted is None or accepted.is_acknowledged or self._is_ack_scheduled):
+        if accepted is not None and not accepted.is_acknowledged:
             self._is_ack_scheduled = True
             self._loop.call_soon(self._send_acks)
 
     def _acknowledge(self, request: ArrivedRequest) -> None:
-        """Send the ack of a request that must wait in the queue, unless it was sent."""
+        """Send the ack of a request that must wait in the queue, unless it was sent already."""
         if not self._accepted[request.reply].is_acknowledged:
             self._send_ack(request.reply)
 
     def _handle(self, request: ArrivedRequest) -> None:
-        """Begin to handle a request, unless it was cancelled or its caller has given up."""
+        """Begin to handle a request, unless it was cancelled or its time limit has passed."""
         if request.reply not in self._accepted:
             return
         if self._loop.time() > request.deadline:
@@ -346,7 +352,7 @@ class NatsWorker:
             self._rpc_of(request.caller).receive(request.payload, request.reply)
 
     def _rpc_of(self, caller: str) -> RpcServer:
-        """Return the RpcServer for the requests of a caller, creating it if needed."""
+        """Return the RpcServer for the requests of a caller. Creates it for a new caller."""
         rpc = self._callers.get(caller)
         if rpc is None:
             if len(self._callers) >= MAX_CALLERS:
@@ -372,18 +378,18 @@ class NatsWorker:
     # Responses
 
     def _respond(self, key: Hashable, payload: bytes | None, is_last: bool) -> None:
-        """Send a response that an RpcServer has made, or queue it behind an earlier one.
+        """Send a response of an RpcServer, or queue it behind an earlier long response.
 
         key: the reply subject of the request.
-        payload: None if the request was cancelled and gets no response.
-        is_last: whether it is the last response to the request.
+        payload: the serialized response; None if the request was cancelled and gets no response.
+        is_last: whether no other response to the request follows.
         """
         reply = cast(str, key)
         if reply not in self._accepted:
             return
         if payload is None:
-            # The rest of a long response is not sent: after a cancellation, the caller sends no
-            # more receipts for its pieces.
+            # Drop the rest of a long response: after a cancellation, the caller sends no more
+            # receipts for the pieces.
             self._outgoing.remove(reply)
             self._finish(reply)
             return
@@ -396,7 +402,7 @@ class NatsWorker:
     def _send(self, reply: str, payload: bytes, is_last: bool) -> None:
         """Send a response, or its first pieces if it is long."""
         accepted = self._accepted[reply]
-        # The ack names this worker. The caller needs the name to send receipts of pieces, and
+        # The ack contains the id of this worker, to which the caller sends receipts of pieces, and
         # credits, which allow the worker to send more chunks of a stream.
         if (not is_last or len(payload) > MAX_WHOLE_BYTES) and not accepted.is_acknowledged:
             self._send_ack(reply)
@@ -426,7 +432,7 @@ class NatsWorker:
         self._publish(reply, piece, encode_headers(PIECE, Number=number, **fields))
 
     def _on_receipt(self, reply: str) -> None:
-        """Send the next pieces of a long response; after its last one, the responses that wait."""
+        """Send the next pieces of a long response. After the last piece, send the next response."""
         outgoing = self._outgoing.get(reply)
         if outgoing is None:
             return
@@ -451,7 +457,10 @@ class NatsWorker:
             self._finish(cast(str, key))
 
     def _finish(self, reply: str) -> None:
-        """Forget a request that has ended, so that its place is free. reply: its reply subject."""
+        """Forget a request that has ended, and free its place.
+
+        reply: the reply subject of the request.
+        """
         accepted = self._accepted.pop(reply, None)
         if accepted is None:
             return
@@ -497,7 +506,7 @@ class NatsWorker:
         self._cancel(self._accepted[reply].caller, reply)
 
     def _on_control(self, message: NatsMessage) -> None:
-        """Handle a message of a caller about a request that it has sent before."""
+        """Handle a message of a caller about one of the caller's requests."""
         caller = last_name(message.subject)
         fields = read_headers(message.headers)
         kind, reply = fields.get("Kind"), fields.get("Call", "")
@@ -507,7 +516,7 @@ class NatsWorker:
             caller = peer_key(caller, reply)
         rpc = self._callers.get(caller)
         if kind == STREAM_CONTROL:
-            # This needs no check of the reply subject: `rpc` has only requests of this caller.
+            # The reply subject need not be checked: `rpc` has only requests of this caller.
             if rpc is not None:
                 rpc.receive_control(message.payload)
         elif kind == CANCEL and is_own:
@@ -517,11 +526,11 @@ class NatsWorker:
         elif kind == RECEIPT and is_own:
             self._on_receipt(reply)
         elif kind == ASK and is_own and reply not in self._accepted:
-            # The caller still waits, although the request is over, so its response was lost.
+            # The request is over, but the caller still waits for its response, which was lost.
             self._publish(reply, b"", encode_headers(UNKNOWN))
 
     def _cancel(self, caller: str, reply: str) -> None:
-        """Cancel a request whose caller does not wait for a response any more."""
+        """Cancel a request whose caller no longer waits for a response."""
         self._incoming.remove(reply)
         self._outgoing.remove(reply)
         rpc = self._callers.get(caller)
@@ -555,24 +564,29 @@ class NatsWorker:
 
 
 def _read_int(text: str | None) -> int | None:
-    """Return the number in a header field; None if it is missing or not a valid number."""
-    # No valid number is as long as 12 digits, and reading a very long one takes long.
+    """Return the number in a header field.
+
+    text: the value of the field; None if the field is missing.
+    Returns None without a valid number.
+    """
+    # Valid numbers have fewer than 12 digits. Converting a very long text would take long.
     return int(text) if text is not None and text.isdecimal() and len(text) < 12 else None
 
 
 def _read_limit(fields: Mapping[str, str]) -> float:
-    """Return for how many seconds at most the caller of a request waits.
+    """Return for how many seconds at most the caller of a request waits; inf if it is unknown.
 
-    The time that the request was on its way is not subtracted, because the clocks may differ.
+    fields: the header fields of the request.
     """
+    # The time that the request was on its way is not subtracted, because the clocks may differ.
     left_ms = _read_int(fields.get("Left"))
-    # A caller with a longer limit sends MAX_LEFT_S, so this value tells nothing about its limit.
+    # A caller with a longer limit also sends MAX_LEFT_S.
     return inf if left_ms is None or left_ms >= MAX_LEFT_S * 1000 else left_ms / 1000
 
 
 def _ignore(is_full: bool) -> None:
     """Do nothing. RpcServer calls this to pause reading when too many requests are in progress.
 
-    A worker cannot pause reading, because one connection brings the requests of all callers. So it
+    A worker cannot pause reading, because the requests of all callers arrive on one connection. It
     refuses requests instead.
     """

@@ -22,13 +22,13 @@ __all__ = ["FoundPackage", "PackageProgram", "find_package"]
 
 
 class PackageProgram(Struct, frozen=True):
-    """The program of a plugin, and the settings in its package. The plugins file may add others.
+    """The program of a plugin, and the settings in its package.
 
     binary: the path of the program, or a name to look up in PATH.
-    args: arguments that come before those in the plugins file.
-    env: environment variables; the plugins file may overwrite them.
-    provides_ai: the names of the AI providers to which the plugin gives access. They count only if
-        the plugins file names none.
+    args: the arguments that come before the arguments in the plugins file.
+    env: environment variables. The plugins file may have other values for them.
+    provides_ai: the names of the AI providers to which the plugin gives access, if the plugins file
+        names none.
     socket: whether the plugin is reached over a Unix socket, and not over QUIC.
     """
 
@@ -62,11 +62,11 @@ class FoundPackage(Struct, frozen=True):
             env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         extra = package.manifest.extra
         return PackageProgram(
-            str(folder / package.program),
-            extra.args,
-            env,
-            extra.provides_ai,
-            package.manifest.uses_socket,
+            binary=str(folder / package.program),
+            args=extra.args,
+            env=env,
+            provides_ai=extra.provides_ai,
+            socket=package.manifest.uses_socket,
         )
 
     def check_digest(self, digest: str) -> None:
@@ -81,9 +81,10 @@ class FoundPackage(Struct, frozen=True):
 
 
 def find_package(id: str) -> FoundPackage:
-    """Return the installed package of a plugin. Raises ConcertinoError if there is none.
+    """Return the installed package of a plugin.
 
     id: the plugin's id.
+    Raises ConcertinoError if no package is installed for this id.
     """
     # Imported here, because most plugins files name no package.
     from concertino.orchestra.installed_packages import InstalledPackages

@@ -42,8 +42,8 @@ class PluginExtra(Struct, frozen=True):
     plugin_id: the id of the plugin, under which the package is installed.
     provides_ai: the names of the AI providers, such as "openai", to which the plugin gives access.
     args: command-line arguments for the program.
-    socket: whether the plugin can listen on a Unix socket. None means True for a Python file,
-        which usually uses Plugin, and False for any other program.
+    socket: whether the plugin can listen on a Unix socket. None stands for True if the program is a
+        Python file, which usually uses Plugin, and for False otherwise.
     """
 
     plugin_id: str = field(name="plugin-id")
@@ -55,7 +55,9 @@ class PluginExtra(Struct, frozen=True):
 class PackageManifest(Struct, frozen=True):
     """The content of a manifest.
 
+    name, version, description, license: texts for people.
     bin: the program's path, relative to the directory that contains the manifest.
+    extra: the settings of the plugin.
     """
 
     name: str
@@ -73,18 +75,21 @@ class PackageManifest(Struct, frozen=True):
     @property
     def uses_socket(self) -> bool:
         """Whether the plugin is reached over a Unix socket, and not over QUIC."""
-        return self.bin.endswith(".py") if self.extra.socket is None else self.extra.socket
+        if self.extra.socket is not None:
+            return self.extra.socket
+        return self.bin.endswith(".py")
 
 
 _decode = Decoder(PackageManifest).decode
 
 
 def parse_manifest(data: bytes, has_file: Callable[[str], bool]) -> PackageManifest:
-    """Decode and check a manifest, and return its content. Raises InvalidPackage if it is invalid.
+    """Decode and check a manifest, and return its content.
 
-    data: the content of the file orchestra.json.
+    data: the bytes of the file orchestra.json.
     has_file: called with a path, relative to the manifest's directory. Returns whether the package
         has a file there.
+    Raises InvalidPackage if the manifest is not valid.
     """
     if len(data) > MAX_BYTES:
         raise InvalidPackage(f"{MANIFEST}: expected at most {MAX_BYTES} bytes")

@@ -29,12 +29,13 @@ from concertino.orchestra.package_manifest import InvalidPackage, check_package_
 
 __all__ = ["PackageFile", "PackageFiles", "unpack_package"]
 
-# The limits for a package, because an archive from somebody else may expand to any size: the bytes
-# of the archive itself, the bytes of all files together, the number of files, and the depth of
-# directories.
+# The limits for a package. They are needed because a malicious archive may expand to any size.
+# The size of the archive itself.
 MAX_ARCHIVE_BYTES = 256 * 2**20
+# The size of all files together.
 MAX_BYTES = 512 * 2**20
 MAX_FILES = 10_000
+# The depth of directories.
 MAX_DEPTH = 32
 # How many bytes of a file are read at once.
 CHUNK_BYTES = 2**20
@@ -134,19 +135,21 @@ class PackageFiles:
     def tree_digest(self) -> str:
         """Return a digest, `sha256:...`, of the paths, modes and contents of all added files.
 
-        It depends on the order in which they were added.
+        The digest depends on the order in which the files were added.
         """
         return f"sha256:{self._tree.hexdigest()}"
 
 
 def unpack_package(source: Path, folder: Path, scratch: Path) -> PackageFiles:
-    """Copy the files of a package into an empty directory, and return what was copied.
+    """Copy the files of a package into an empty directory, and return the files.
 
-    The digest of a wheel or bundle is that of its file, which package indexes also show. The digest
-    of a directory is made from the paths, modes and contents of its files.
+    The digest of a wheel or bundle is the digest of the file, which package indexes also show. The
+    digest of a directory is made from the paths, modes and contents of the files in it.
     source: the wheel, directory or git bundle.
+    folder: the empty directory for the files.
     scratch: another empty directory, for temporary files.
-    Raises InvalidPackage, and OSError if the source cannot be read.
+    Raises InvalidPackage if the package is not valid or too large, and OSError if the source cannot
+    be read.
     """
     files = PackageFiles(folder)
     if source.is_dir():
@@ -168,7 +171,10 @@ def unpack_package(source: Path, folder: Path, scratch: Path) -> PackageFiles:
 
 
 def _copy_archive(source: Path, target: Path) -> str:
-    """Copy a file, and return its digest. Raises InvalidPackage if it is too large."""
+    """Copy a file, and return its digest, `sha256:...`.
+
+    Raises InvalidPackage if it is not a regular file, or is too large.
+    """
     digest, size = sha256(), 0
     # O_NONBLOCK, because opening a named pipe would wait for a writer.
     descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -335,7 +341,10 @@ def _read_bundle(bundle: Path, files: PackageFiles, scratch: Path) -> None:
 
 
 class _TreeEntry(Struct, frozen=True):
-    """A file in a git tree. id: the hash of its content, by which git finds the content."""
+    """A file in a git tree.
+
+    id: the hash of the content, by which git finds the content.
+    """
 
     path: str
     id: str
@@ -357,8 +366,8 @@ def _read_entry(line: bytes) -> _TreeEntry:
 def _list(scratch: Path, *words: str) -> bytes:
     """Return the output of a git command that lists something.
 
-    Raises InvalidPackage if it has more than MAX_LIST_BYTES, or if git fails or takes longer than
-    GIT_S.
+    Raises InvalidPackage if the output has more than MAX_LIST_BYTES, or if git fails or takes
+    longer than GIT_S.
     """
     path = scratch / "list"
     with open(path, "wb") as stdout:
@@ -375,7 +384,7 @@ def _git(
     """Run a git command without the user's settings.
 
     words: the command and its arguments.
-    max_file_bytes: how many bytes it may write to a file.
+    max_file_bytes: how many bytes git may write to a file.
     Raises InvalidPackage if the command fails or takes longer than GIT_S.
     """
     environment = {

@@ -1,10 +1,10 @@
 """Makes the definitions of plugins, which a user approves before a hub runs a changed plugin.
 
-A hub runs the plugins that its plugins file lists. A definition contains everything of an entry in
-this file that decides what code runs: program, arguments, environment variables and configuration
-(proxy/definitions.py). When the file has changed, a running hub compares the new definitions with
-those that the user has approved (plugins_reload.py). `concertino approve` shows the definitions to
-the user and stores the approval.
+A hub runs the plugins that its plugins file lists. A definition contains the parts of an entry in
+this file on which it depends what code runs: program, arguments, environment variables and
+configuration (proxy/definitions.py). When the file has changed, a running hub compares the new
+definitions with the definitions that the user has approved (plugins_reload.py). The command
+`concertino approve` shows the definitions to the user and stores the approval.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ __all__ = ["define_plugin", "define_plugins", "visible_plugin_texts"]
 def define_plugins(file: PluginsFile, key: bytes) -> dict[str, Definition]:
     """Return the definitions of the enabled plugins of a file: plugin id -> definition.
 
-    key: the user's secret key. A definition contains digests instead of secrets. They are made with
-        the key, so that nobody without the key can guess a secret and compare the digests.
+    key: the user's secret key for the digests that a definition contains instead of secrets.
+        Without the key, nobody can guess a secret and compare the digests.
     """
     return {entry.id: define_plugin(entry, key) for entry in file.enabled}
 
@@ -49,7 +49,7 @@ def define_plugin(entry: PluginEntry, key: bytes) -> Definition:
     if entry.is_mcp:
         file = parse_server_file(entry.config[SERVER].encode(), entry.config[FILE])
         return define_server(file.servers[0], file, {}, key)
-    # make_definition() redacts secrets. Let the redactor learn the secrets in the configuration
+    # make_definition() redacts secrets. So the redactor must learn the secrets in the configuration
     # first.
     learn(entry.config)
     # A MemberText has the text that is compared, and the text that users may see.
@@ -60,8 +60,8 @@ def define_plugin(entry: PluginEntry, key: bytes) -> Definition:
 def visible_plugin_texts(entry: PluginEntry) -> Mapping[str, str]:
     """Return the parts of a plugin's definition that logs and users may see.
 
-    The result has an item for each part: name of the part, such as "binary" or "env.PATH" -> its
-    text. The configuration is left out, because it is data, and some of its values are secrets.
+    The result maps the name of each part, such as "binary" or "env.PATH", to its text. It does not
+    have the configuration, in which some values are secrets.
     """
     if entry.is_mcp:
         file = parse_server_file(entry.config[SERVER].encode(), entry.config[FILE])

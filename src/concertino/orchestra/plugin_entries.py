@@ -36,8 +36,7 @@ from concertino.orchestra.yaml_values import YamlMembers, YamlValue
 
 __all__ = ["HUB", "read_entry"]
 
-# The keys of every plugin's entry, and the keys that only the entries of programs of the plugin
-# protocol have.
+# The keys that the entries of programs and MCP servers may have.
 MEMBERS = (
     "id",
     "args",
@@ -49,6 +48,7 @@ MEMBERS = (
     "watch",
     "offer",
 )
+# The keys that only the entries of programs of the plugin protocol may have.
 OWN_MEMBERS = ("binary", "config", "provides_storage", "socket", "package", "digest")
 # The key that names another hub, and all keys that an entry with it may have.
 OTHER_HUB = "hub"
@@ -68,11 +68,12 @@ PROTOCOLS = ("orchestra", MCP)
 
 
 def read_entry(value: YamlValue, certs_dir: str | None) -> PluginEntry:
-    """Check one entry and return it. Raises InvalidPluginsFile if it is not valid.
+    """Check one entry and return it.
 
     value: an item of the list `plugins` in the file.
-    certs_dir: the directory of certificates that the file names; None for the default directory.
-        Only the entry of a bridge needs it.
+    certs_dir: the directory of certificates for a bridge to another hub; None for the default
+        directory.
+    Raises InvalidPluginsFile if the entry is not valid.
     """
     members = value.members(ALL_MEMBERS)
     is_hub = OTHER_HUB in members
@@ -81,7 +82,7 @@ def read_entry(value: YamlValue, certs_dir: str | None) -> PluginEntry:
     if not is_mcp and "package" not in members:
         members.require("binary")
 
-    # From here on, the label of the entry, with which errors begin, also has the plugin's id.
+    # Add the plugin's id to the label of the entry, with which errors begin.
     value = YamlValue(value.node, f"{value.label} ({id})", value.file)
     members = value.members(ALL_MEMBERS)
     if is_hub:
@@ -110,14 +111,13 @@ def _read_id(value: YamlValue) -> str:
 
 
 def _is_mcp(value: YamlValue) -> bool:
-    """Return whether the member `protocol` is `mcp`."""
+    """Return whether the value of `protocol` is `mcp`."""
     protocol = value.text()
     if protocol not in PROTOCOLS:
         raise value.error(f"expected one of {', '.join(PROTOCOLS)}, got {protocol!r}")
     return protocol == MCP
 
 
-# Any: the values of different fields of PluginEntry.
 def _read_common(members: YamlMembers) -> dict[str, Any]:
     """Return the fields of PluginEntry that all kinds of entries have, by name."""
     return {
@@ -209,8 +209,8 @@ def _read_server(id: str, members: YamlMembers, command: Sequence[str] = ()) -> 
         id,
         "concertino",
         args=(*MCP_ARGS, f"--id={id}"),
-        # `concertino plugin mcp` needs all of the hub's variables, for references such as ${HOME}.
-        # The plugin passes only a few of these variables on to the MCP server.
+        # `concertino plugin mcp` needs all variables of the hub, for references such as ${HOME}. It
+        # passes only a few of them on to the MCP server.
         env=dict.fromkeys(os.environ),
         config={FILE: str(members.owner.file.absolute()), SERVER: server},
         provides_storage=(RESOURCES,),
@@ -235,11 +235,10 @@ def _read_other_hub(id: str, members: YamlMembers, certs_dir: str | None) -> Plu
 
 
 def _read_watch(value: YamlValue, programs: Sequence[str]) -> WatchedPaths | None:
-    """Read the value of `watch`: true for the program's own files, a path, or a list of paths.
+    """Return the paths to watch from the value of `watch`; None for `false`.
 
-    programs: the files that `true` means: the program of the plugin; for an MCP server, the files
-        in its command.
-    Returns None for `false`.
+    value: `true` for `programs`, a path, or a list of paths.
+    programs: the program of the plugin; for an MCP server, the files in its command.
     """
     if value.is_bool:
         if not value.bool():

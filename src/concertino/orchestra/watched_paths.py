@@ -1,8 +1,8 @@
 """WatchedPaths: the files whose changes restart a plugin (`watch` in a plugins file).
 
-A plugins file lists the plugins that a hub starts. When plugin_entries.py reads an entry of it, it
-finds the paths with the functions of this module. While the hub runs, PluginWatch (plugin_watch.py)
-watches them.
+A plugins file lists the plugins that a hub starts. plugin_entries.py reads its entries, and finds
+the paths with the functions of this module. While the hub runs, PluginWatch (plugin_watch.py)
+watches the paths.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = ["WatchedPaths", "find_server_files", "watch_programs"]
 class WatchedPaths(Struct, frozen=True):
     """Files and directories to watch, as absolute paths.
 
-    folders: directories in which only some files are watched: those with one of the suffixes.
-    suffixes: such as ".py".
+    folders: directories in which only the files with one of the suffixes are watched.
+    suffixes: the suffixes for `folders`, such as ".py".
     paths: files, and directories in which all files are watched.
     """
 
@@ -34,10 +34,10 @@ class WatchedPaths(Struct, frozen=True):
 def watch_programs(programs: Sequence[str]) -> WatchedPaths | None:
     """Return the paths to watch for programs.
 
-    A program with a suffix, such as ".py", is watched together with the files in its directory that
-    have the same suffix, because it may import them. A program without a suffix, such as a compiled
-    one, is watched alone.
-    programs: paths of programs. Only absolute paths are watched, not names to look up in PATH.
+    A program with a suffix, such as ".py", may import other files. So all files in its directory
+    with the same suffix are watched. A program without a suffix, such as a compiled one, is watched
+    alone.
+    programs: paths of programs, or names to look up in PATH. Only absolute paths are watched.
     Returns None if no program is an absolute path.
     """
     files = [path for path in map(Path, programs) if path.is_absolute()]
@@ -45,17 +45,16 @@ def watch_programs(programs: Sequence[str]) -> WatchedPaths | None:
         return None
     sources = [file for file in files if file.suffix]
     return WatchedPaths(
-        tuple(dict.fromkeys(str(file.parent) for file in sources)),
-        tuple(dict.fromkeys(file.suffix for file in sources)),
-        tuple(str(file) for file in files if not file.suffix),
+        folders=tuple(dict.fromkeys(str(file.parent) for file in sources)),
+        suffixes=tuple(dict.fromkeys(file.suffix for file in sources)),
+        paths=tuple(str(file) for file in files if not file.suffix),
     )
 
 
 def find_server_files(server: str, folder: Path) -> list[str]:
     """Return the files among the words of an MCP server's command, as absolute paths.
 
-    server: the server, as JSON in the form of a file that lists this one server
-        (proxy/server_file.py).
+    server: the JSON of a server file with this one server (proxy/server_file.py).
     folder: the directory of the plugins file, against which paths are resolved.
     """
     [entry] = decode(server, type=dict[str, dict[str, dict[str, Any]]])["mcpServers"].values()

@@ -1,10 +1,10 @@
 """WorkerPlaces: how many requests a worker may have in progress, in all and for each caller.
 
 A worker is a process that answers the requests to a plugin in a NATS cluster (nats_worker.py). It
-asks its WorkerPlaces before it accepts a request. A caller may have three times as many requests as
-there are free places, and three times as many bytes as are free. So a single caller gets three
-quarters of a worker, and one quarter stays free. Two callers get three sevenths each, and one
-seventh stays free. There is always a place for one more caller.
+calls its WorkerPlaces before it accepts a request. A caller may have three times as many requests
+as there are free places, and three times as many bytes as there are free bytes. So a single caller
+gets three quarters of a worker, and one quarter stays free. Two callers get three sevenths each,
+and one seventh stays free. There is always a place for another caller.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from concertino.orchestra.nats_messages import BUSY, MAX_WHOLE_BYTES, SHARE
 
 __all__ = ["WorkerPlaces"]
 
-# How many requests a worker may have in progress. If it gets more, it refuses them, and the caller
-# tries another worker.
+# How many requests a worker may have in progress. It refuses additional requests, and their callers
+# try another worker.
 MAX_IN_FLIGHT = 1024
 # The largest total size of all requests in progress, in bytes. Large requests arrive in pieces, and
-# count as a whole from their first piece on. Requests that are sent whole cannot exceed this limit,
-# because MAX_IN_FLIGHT requests of the largest size that is sent whole have just this total size.
+# count with their whole size from the first piece on. MAX_IN_FLIGHT requests that are not sent in
+# pieces cannot exceed this limit.
 MAX_BYTES_IN_FLIGHT = MAX_IN_FLIGHT * MAX_WHOLE_BYTES
 # A caller may have at most this many times the number of free places, and of free bytes.
 SHARE_OF_FREE = 3
@@ -53,11 +53,17 @@ class WorkerPlaces:
         return ""
 
     def take(self, caller: str, size: int) -> None:
-        """Count a request that was accepted. caller, size: as for find_refusal()."""
+        """Count a request that was accepted.
+
+        caller, size: the arguments of find_refusal().
+        """
         self._change(caller, 1, size)
 
     def release(self, caller: str, size: int) -> None:
-        """Stop counting a request, because it has ended. caller, size: as for take()."""
+        """Free the place of a request that has ended.
+
+        caller, size: the arguments of take().
+        """
         self._change(caller, -1, -size)
 
     def _change(self, caller: str, count: int, size: int) -> None:
