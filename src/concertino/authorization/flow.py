@@ -279,9 +279,8 @@ class LoginFlow:
         if authorize is not None:
             client = await self._identify(discovery, previous, redirect_uri)
             request = self._code_request(discovery, client, redirect_uri, scopes)
-            return client, await self._exchange(
-                discovery, client, request, redirect_uri, await authorize(request.page)
-            )
+            address = await authorize(request.page)
+            return client, await self._exchange(discovery, client, request, redirect_uri, address)
         opener = self._opener
         if opener is None:
             raise AuthorizationError("a person has to log in")

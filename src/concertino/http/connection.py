@@ -280,7 +280,7 @@ class HttpConnection(asyncio.Protocol):
     def _on_principal(self, head: RequestHead, verdict: asyncio.Future[Principal]) -> None:
         """Read the rest of a request whose user has been verified, or refuse the request.
 
-        verdict: the result of the verification.
+        verdict: the result of the verification, which is done: the user, or an HttpError.
         """
         if self._transport is None or self.is_ending:
             # The connection has ended meanwhile, so the exception of the future has no effect. Read

@@ -226,9 +226,10 @@ def decode_messages(body: bytes, max_messages: int) -> list[Envelope]:
 
 
 def _decode_element(element: bytes) -> Envelope:
-    """Read one message of a batch that contains a message which is nested too deeply.
+    """Read one message of a batch in which some message is nested too deeply.
 
-    If the message that is nested too deeply is a request, the session answers it with an error.
+    For a request that is nested too deeply itself, returns an Envelope with only its id. The
+    session answers this request with an error.
     Raises Malformed if the element is not a JSON-RPC message for another reason.
     """
     try:

@@ -62,7 +62,8 @@ class TrustedProxies:
             not trusted; None for a Unix socket, whose clients run under the same user and are
             trusted.
         """
-        if not self._networks or (peer is not None and not self._trusts(peer)):
+        is_trusted = peer is None or self._trusts(peer)
+        if not self._networks or not is_trusted:
             return Forwarded(peer or "")
         if (header := head.headers.get(b"forwarded")) is not None:
             hops = [_parse_element(text) for text in _split(header.decode("latin-1"))]

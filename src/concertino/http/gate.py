@@ -141,7 +141,7 @@ class Gate:
         """Start a task that waits for the result of a verifier, and return a future of it.
 
         number: the index of the verifier.
-        verdict: its result.
+        verdict: the awaitable that the verifier has returned.
         Raises HttpError 503 if too many tasks wait.
         """
         # The token is in _pending already if an earlier verifier has asked a server and refused it.

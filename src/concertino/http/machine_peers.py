@@ -128,7 +128,9 @@ class MachinePeers:
         tag = id[: 2 * TAG_BYTES]
         if tag == self._tag:
             return False
-        if len(id) != 2 * (TAG_BYTES + ID_BYTES) or not id.isascii() or not id.isalnum():
+        # Each byte of the tag and of the rest is two hexadecimal digits.
+        is_valid = len(id) == 2 * (TAG_BYTES + ID_BYTES) and id.isascii() and id.isalnum()
+        if not is_valid:
             raise HttpError(HTTPStatus.NOT_FOUND, NO_SESSION)
         Relay(exchange, lambda relay: self._connect(tag, relay))
         return True

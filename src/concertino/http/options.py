@@ -35,6 +35,7 @@ class Polling(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         for name, value in (("wait_s", self.wait_s), ("retry_s", self.retry_s)):
+            # Not `value <= 0`, which would accept NaN.
             if not value > 0:
                 raise ValueError(f"{name}: expected a positive number of seconds, got {value}")
 

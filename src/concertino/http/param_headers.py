@@ -28,7 +28,7 @@ ANNOTATION = "x-mcp-header"
 # RFC 9110, section 5.6.2.
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # The types of arguments that may be sent in a header.
-TYPES = frozenset(("integer", "string", "boolean"))
+TYPES = ("integer", "string", "boolean")
 # JSON numbers beyond this are not exact in all languages.
 MAX_INTEGER = 2**53 - 1
 # An integer in a header. A fraction of zeros is allowed, such as in `5.0`.
@@ -122,7 +122,7 @@ def _check_annotation(keywords: dict[str, Any], where: str) -> str:
     kind = keywords.get("type")
     kinds = cast("list[Any]", kind) if isinstance(kind, list) else [kind]
     kinds = [item for item in kinds if item != "null"]
-    if len(kinds) != 1 or not isinstance(kinds[0], str) or kinds[0] not in TYPES:
+    if len(kinds) != 1 or kinds[0] not in TYPES:
         raise InvalidAnnotation(f"{where}: {ANNOTATION} needs the type integer, string or boolean")
     return name
 

@@ -140,8 +140,9 @@ class Relay(asyncio.Protocol):
                 self._refuse(HttpError(HTTPStatus.BAD_GATEWAY, LOST))
             return b""
         self._head = None
-        line, *lines = head.split(b"\r\n")
-        status = HTTPStatus(int(line.split(b" ", 2)[1]))
+        # The first line is, for example, `HTTP/1.1 200 OK`.
+        status_line, *lines = head.split(b"\r\n")
+        status = HTTPStatus(int(status_line.split(b" ", 2)[1]))
         headers: dict[bytes, bytes] = {}
         for item in lines:
             name, _, value = item.partition(b":")

@@ -145,8 +145,10 @@ def _parse(data: bytes) -> RequestHead:
     line = REQUEST_LINE.match(data)
     if line is None:
         raise bad_request("expected a request line of HTTP/1.1, such as `POST /mcp HTTP/1.1`")
-    absolute = ABSOLUTE_TARGET.fullmatch(line[1])
-    if absolute is None and not line[1].startswith(b"/") and line[1] != b"*":
+    written_target = line[1]
+    absolute = ABSOLUTE_TARGET.fullmatch(written_target)
+    is_path = written_target.startswith(b"/") or written_target == b"*"
+    if absolute is None and not is_path:
         raise bad_request("expected a target that begins with /")
     events = _Events()
     data, upgrade = _cut_upgrade(data)

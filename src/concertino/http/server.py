@@ -158,12 +158,14 @@ class HttpServer:
     def addresses(self) -> list[str]:
         """The URL of the MCP endpoint at each listener; `unix:PATH` for a Unix socket."""
         scheme = "http" if self.options.tls is None else "https"
-        return [
-            listener.address
-            if listener.is_unix
-            else f"{scheme}://{listener.address.removeprefix('tcp:')}{ENDPOINT}"
-            for listener in self._listeners
-        ]
+        addresses: list[str] = []
+        for listener in self._listeners:
+            if listener.is_unix:
+                addresses.append(listener.address)
+            else:
+                host = listener.address.removeprefix("tcp:")
+                addresses.append(f"{scheme}://{host}{ENDPOINT}")
+        return addresses
 
     async def start(self) -> None:
         """Start to accept clients.
@@ -224,10 +226,11 @@ class HttpServer:
             All later outputs of this iteration are written together in the next one.
         """
         options = self.options
+        has_tls = options.tls is not None and not source.is_unix
         access = self.admission.access_rules(
             options.origins,
             checks_host=not source.is_unix,
-            accepts_https=options.behind_proxy or (options.tls is not None and not source.is_unix),
+            accepts_https=has_tls or options.behind_proxy,
         )
         turn = None if writes_at_once else self.connections.turn
         return partial(make, _ListenerHandler(self, source, access, turn))

@@ -93,7 +93,7 @@ class SessionOutput:
         """Stop watching a connection whose output the client has read, or which has ended."""
         self._total_bytes -= self._unread.pop(connection)
         # The next request on the connection may have been for another session.
-        if connection.on_drain is not None and connection.on_drain == self._on_connection_drain:
+        if connection.on_drain == self._on_connection_drain:
             connection.on_drain = None
 
     def _check(self) -> None:

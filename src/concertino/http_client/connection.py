@@ -459,10 +459,7 @@ class StreamableHttpConnection:
         self._deliver(encode_failure(exchange.id, exchange.method, failure))
 
     def _deliver(self, frame: bytes) -> None:
-        """Pass a message to the Receiver, now or together with others in the next iteration.
-
-        MessageDelivery passes the messages together that arrive in one iteration of the event loop.
-        """
+        """Pass a message to the Receiver, now or in the next iteration of the event loop."""
         is_alone = len(self._exchanges) <= EXCHANGES_OF_ONE_REQUEST
         self._delivery.deliver(frame, is_alone)
 
@@ -474,7 +471,7 @@ class StreamableHttpConnection:
     # The transport of 2024-11-05
 
     def _fall_back(self, refused: ClientExchange, failure: HttpFailure, body: bytes) -> bool:
-        """Try to open the stream of 2024-11-05. Returns False if this was tried before.
+        """Send the GET for the stream of a server of 2024-11-05. Returns False if it was sent before.
 
         refused: the exchange of the `initialize` that the server has refused.
         failure: this refusal.
@@ -545,6 +542,7 @@ class StreamableHttpConnection:
     def _listen_again(self, exchange: ClientExchange, failure: HttpFailure | None = None) -> None:
         """Open the stream for the server's own messages again, after a pause.
 
+        Does nothing if the server seems to have no such stream.
         failure: why the stream could not be opened, or has broken; None if the server has ended it.
         """
         events = exchange.events

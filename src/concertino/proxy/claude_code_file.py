@@ -183,6 +183,7 @@ def _read_projects(data: bytes, at: int, raw: Raw) -> Iterator[ServerList]:
             if name == "mcpServers":
                 break
             start += len(bytes(member))
+        # An empty name would stand for the user's own servers.
         if folder:
             yield _locate(folder, data, start, servers, disabled)
         at += len(bytes(project))
@@ -195,7 +196,11 @@ def _locate(
     raw: Raw,
     disabled: frozenset[str] = frozenset(),
 ) -> ServerList:
-    """Return the list of servers that begins at an index of the file, with its line and column."""
+    """Return the list of servers of a project, with its line and column.
+
+    at: the index in `data` at which the list begins.
+    raw: the list, undecoded.
+    """
     line = data.count(b"\n", 0, at) + 1
     column = len(data[data.rfind(b"\n", 0, at) + 1 : at].decode(errors="replace")) + 1
     return ServerList(folder, bytes(raw), line, column, disabled)
@@ -232,6 +237,7 @@ def _disable(server: FileMember) -> FileMember:
         return server
     # `enabled` is the same option in another host's words, and must not contradict `disabled`.
     members = {name: item for name, item in value.content.items() if name != "enabled"}
+    # The added member has no position of its own, and causes no error that would show one.
     members["disabled"] = FileMember(FileValue(True, value.line, value.column), 1, 1)
     return FileMember(FileValue(members, value.line, value.column), server.line, server.column)
 

@@ -199,7 +199,9 @@ class Expander:
     ) -> str | SecretReference:
         """Return the value of `${input:ID}`: from --input, a variable, or the input's default."""
         declared = self._declared.get(id, InputEntry(id))
-        value = self._inputs.get(id, self._environment.get(input_variable(id), declared.default))
+        value = declared.default
+        value = self._environment.get(input_variable(id), value)
+        value = self._inputs.get(id, value)
         if value is None:
             description = f" ({declared.description})" if declared.description else ""
             value_form = "secret:NAME" if declared.is_secret else "VALUE"

@@ -191,6 +191,7 @@ class SuspendableCall(ForwardedCall, eq=False):
                     async with asyncio.timeout(QUIET_S if self.questions else None):
                         await self._has_news.wait()
                 except TimeoutError:
+                    # The server may have withdrawn its questions while this method waited.
                     if self.questions:
                         break
         except asyncio.CancelledError:

@@ -163,6 +163,7 @@ class Proxy:
             "opening_s": opening_s,
         }
         for option, value in times.items():
+            # Not `value <= 0`, which would accept NaN.
             if value is not None and not value > 0:
                 raise ValueError(f"{option}: expected a positive number of seconds, got {value!r}")
         location = parse_target(target)
@@ -288,7 +289,10 @@ class Proxy:
     def _begin_call(
         self, call: Call, context: Context, runner: EndsCalls, slot: Any
     ) -> CancelCall | None:
-        """Forward a call of a session that has an upstream, if it can be done without a task."""
+        """Forward a call of a session that has an upstream, without a task.
+
+        Returns None if the session has no upstream, or if the call needs a task.
+        """
         if call.state:
             return None
         caller = context.caller
@@ -465,14 +469,16 @@ class Proxy:
     def _describe_start(self, waited_s: float) -> str:
         """Return a message for people: that the server is starting, and how far it has come.
 
-        This is the last line on its stderr, or the request that it has not answered.
+        The message has the server's last line on stderr, or else the request that the server has
+        not answered.
         """
         text = f"{self.name} is still starting after {round(waited_s, 1):g} s"
         opening = next(iter(self._pool.openings.values()), None)
         if opening is None:
             return text
         client = opening.upstream.client
-        if line := client.stderr_tail.rpartition("\n")[2]:
+        _, _, line = client.stderr_tail.rpartition("\n")
+        if line:
             return f"{text}; it wrote last: {shorten(line, MAX_LINE)}"
         method = client.pending_method
         place = self._maker.settings.place

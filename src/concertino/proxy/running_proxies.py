@@ -177,7 +177,8 @@ def _ask(path: Path) -> ProxyStatus | None:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(ANSWER_S)
         connection.connect(str(path))
-        if not is_trusted(credentials(connection)[1], os.geteuid()):
+        _, uid = credentials(connection)
+        if not is_trusted(uid, os.geteuid()):
             return None
         data = b""
         until = time.monotonic() + ANSWER_S

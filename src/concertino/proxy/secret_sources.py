@@ -69,7 +69,9 @@ class SecretReference(Struct, frozen=True):
     text: str
 
     def __str__(self) -> str:
-        return f"{SECRET}{'' if self.kind == 'name' else f'{self.kind}:'}{self.text}"
+        if self.kind == "name":
+            return f"{SECRET}{self.text}"
+        return f"{SECRET}{self.kind}:{self.text}"
 
 
 def parse_secret(text: str) -> SecretReference:
@@ -86,7 +88,8 @@ def parse_secret(text: str) -> SecretReference:
             # Raises ValueError if a closing quote is missing.
             shlex.split(rest)
         return SecretReference(cast("SecretKind", kind), rest.strip())
-    if not text or not all(letter.isalnum() or letter in "_.-" for letter in text):
+    is_name = all(letter.isalnum() or letter in "_.-" for letter in text)
+    if not text or not is_name:
         raise ValueError(
             "expected secret:NAME with letters, digits, '_', '.' and '-', secret:file:PATH or "
             "secret:command:WORDS"
@@ -190,7 +193,7 @@ def _run_marked(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            # So all processes of the command can be killed together.
+            # This lets _kill() kill all processes of the command together.
             start_new_session=True,
         )
     except OSError as exc:
@@ -203,7 +206,7 @@ def _run_marked(
             try:
                 out, err = _read_output(process, until)
             finally:
-                # Before the command is waited for, as remove_process_group() requires.
+                # remove_process_group() must be called before wait().
                 remove_process_group(process.pid)
             if len(out) > MAX_BYTES:
                 _kill(process)
@@ -216,10 +219,8 @@ def _run_marked(
     if process.returncode != 0 and len(out) <= MAX_BYTES:
         # The end of stderr says most about the failure. Known secrets in it are hidden.
         reason = redactor().text(err.decode("utf-8", "replace").strip()[-200:])
-        raise ConcertinoError(
-            f"{label}: {command[0]} failed with exit code {process.returncode}"
-            f"{f': {reason}' if reason else ''}"
-        )
+        text = f"{label}: {command[0]} failed with exit code {process.returncode}"
+        raise ConcertinoError(f"{text}: {reason}" if reason else text)
     return _decode(out, label)
 
 

@@ -94,8 +94,9 @@ class ServerQuestions:
         calls = [call for call in reversed(self._calls) if call.accepts_questions()]
         if not calls:
             return None
+        newest = calls[0]
         for call in calls:
-            if not call.is_abandoned and call.principal == calls[0].principal:
+            if not call.is_abandoned and call.principal == newest.principal:
                 return call
         raise RpcError(INTERNAL_ERROR, f"Internal error: {CLIENT_HAS_LEFT}")
 

@@ -480,9 +480,11 @@ class Upstream:
         level is only lowered and never raised, so that each session gets the messages that it
         wants.
         """
+        if "logging" not in self.client.capabilities:
+            return
         is_lower = LEVELS[level] < LEVELS[self._level]
         is_shared = self.sessions.single is None
-        if "logging" not in self.client.capabilities or (is_shared and not is_lower):
+        if is_shared and not is_lower:
             return
         self._level = level
         try:

@@ -151,9 +151,9 @@ class UpstreamPool:
         on_opened: called when the upstream is open, before any session uses it.
         owner: the only session for which it is opened; None if several sessions may use it.
 
-        Returns the upstream that the sessions with this key use: if renew() has opened another one
-        for them in the meantime, that one.
-        Raises ConcertinoError.
+        Returns the upstream that the sessions with this key use. This is another one than
+        `upstream` if renew() has opened one for these sessions in the meantime.
+        Raises ConcertinoError if the upstream cannot be opened.
         """
         try:
             await upstream.open()
@@ -256,6 +256,7 @@ class UpstreamPool:
             # The servers that are starting may have loaded the old code, so replace them, too.
             await asyncio.wait([opening.task for opening in self.openings.values()])
         running = [item for item in self.list_open() if item.client.state != "closed"]
+        # If none is open, make(None) returns one to open.
         pairs = [(before, make(before)) for before in running or [None]]
         opened = [asyncio.ensure_future(upstream.open()) for _, upstream in pairs]
         try:

@@ -83,7 +83,8 @@ class WarmProgram:
         if self._timer is not None:
             self._timer.cancel()
         while self._waiting:
-            await self._waiting.popleft()[0].close(0)
+            child, _ = self._waiting.popleft()
+            await child.close(0)
 
     def _schedule(self) -> None:
         """Start another process in advance after NEXT_AFTER_S."""
