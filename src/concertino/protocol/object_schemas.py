@@ -48,11 +48,11 @@ def to_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
     }
 
     inner = schema
-    if allows_both and any(
-        word in encode(schema) for word in (b'"$id"', b'"$anchor"', b'"$dynamicAnchor"')
-    ):
+    text = encode(schema)
+    has_names = b'"$id"' in text or b'"$anchor"' in text or b'"$dynamicAnchor"' in text
+    if allows_both and has_names:
         # A second copy of the schema would define the same `$id` or anchor twice, so refer to the
-        # first one.
+        # first copy.
         inner = {"$ref": "#/anyOf/1"}
     wrapped: dict[str, Any] = {
         "properties": {"result": inner},
@@ -81,10 +81,10 @@ def _resolve_root(schema: dict[str, Any]) -> dict[str, Any]:
 def _rebase_refs(part: Any, new_root: str, base: str) -> Any:
     """Return a copy of a schema whose references are valid when it is part of a larger schema.
 
-    References to its root, or to a place below, get the prefix `new_root`.
+    References to the root of the schema, or to a place below the root, get the prefix `new_root`.
     part: the schema, or any part of it.
-    new_root: the place of the schema in the larger one, such as "#/properties/result".
-    base: the `$id` of the schema, which moves to the larger one; "" if there is none.
+    new_root: the place of the schema in the larger schema, such as "#/properties/result".
+    base: the `$id` of the schema, which moves to the larger schema; "" if there is none.
     """
     if isinstance(part, list):
         items = cast("list[Any]", part)

@@ -66,8 +66,8 @@ SAMPLE_DEPTH = 4
 class ResultTurns:
     """Decides which large results are sent in the current iteration of an event loop.
 
-    Each loop has one such object: result_turns_of(loop). In one iteration, it lets results of about
-    TURN_BYTES be sent, or one value be converted to JSON. All other results and values wait in
+    Each loop has one such object: result_turns_of(loop). In one iteration, results of about
+    TURN_BYTES are sent, or one value is converted to JSON. All other results and values wait in
     order.
     """
 
@@ -187,11 +187,14 @@ class ResultTurns:
             send()
         # Begin one conversion, if nothing was sent and no other value is being converted. The loop
         # goes on only after callbacks that convert nothing: a call that was cancelled, for example.
-        while self._conversions and not (self._waiting or self._sent or self._converting):
+        while self._conversions:
+            if self._waiting or self._sent or self._converting:
+                break
             # Schedule first: the callback may raise.
             if len(self._conversions) > 1:
                 self._schedule()
-            self._conversions.popleft()()
+            begin = self._conversions.popleft()
+            begin()
         if self._conversions or self._converting:
             self._schedule()
 
@@ -203,6 +206,7 @@ def result_turns_of(loop: asyncio.AbstractEventLoop) -> ResultTurns:
     """Return the ResultTurns of a loop; all connections on the loop share it."""
     turns = _turns.get(loop)
     if turns is None:
+        # A loop that was closed while results waited is still in this set.
         busy_loops.difference_update([item for item in list(busy_loops) if item.is_closed()])
         turns = _turns[loop] = ResultTurns(loop)
     return turns

@@ -109,7 +109,7 @@ def _refuse_endless(nodes: list[_Subschema]) -> None:
     """
     edges = [[target for target, same_value in node.edges if same_value] for node in nodes]
     for group in _strong_components(edges):
-        if len(group) > 1 or group[0] in edges[group[0]]:
+        if _is_cycle(group, edges):
             # A few places are enough to find the mistake.
             where = ", ".join(nodes[number].where for number in sorted(group)[:5])
             raise RegistrationError(
@@ -122,13 +122,13 @@ def _refuse_endless(nodes: list[_Subschema]) -> None:
 def _measure(nodes: list[_Subschema]) -> SchemaSize:
     """Return the size of a schema; the first node is its root."""
     edges = [[target for target, _ in node.edges] for node in nodes]
-    # A component is a group of subschemas that refer to each other. It comes after the components
-    # that it refers to, so the sizes of these are known already.
     # Number of a component -> its number of subschemas if each reference is replaced by its target.
     expanded: dict[int, int] = {}
     # Number of a node -> number of its component.
     group_of: dict[int, int] = {}
     recursive = False
+    # A component is a group of subschemas that refer to each other. It comes after the components
+    # that it refers to, so their sizes are known already.
     for number, group in enumerate(_strong_components(edges)):
         group_of.update(dict.fromkeys(group, number))
         others = [
@@ -137,7 +137,7 @@ def _measure(nodes: list[_Subschema]) -> SchemaSize:
             for target in edges[node]
             if group_of[target] != number
         ]
-        recursive = recursive or len(group) > 1 or group[0] in edges[group[0]]
+        recursive = recursive or _is_cycle(group, edges)
         total = len(group) + sum(expanded[other] for other in others)
         # The caller refuses any larger number, which could have thousands of digits.
         expanded[number] = min(total, MAX_EXPANDED + 1)
@@ -145,14 +145,20 @@ def _measure(nodes: list[_Subschema]) -> SchemaSize:
     return SchemaSize(expanded[group_of[0]], recursive)
 
 
+def _is_cycle(group: list[int], edges: list[list[int]]) -> bool:
+    """Return whether the nodes of a component refer to each other, or its only node to itself."""
+    return len(group) > 1 or group[0] in edges[group[0]]
+
+
 class _Subschema:
     """One subschema, a node of _SubschemaGraph.
 
-    number: its index in _SubschemaGraph.nodes.
+    number: the index in _SubschemaGraph.nodes.
+    schema: the subschema as JSON.
     where: a JSON pointer to the subschema, as a URI fragment.
-    base: the URI to which its references are relative.
-    edges: pairs (number of another node, whether that subschema applies to the same value). If not,
-        it applies to a part of the value, such as a property.
+    base: the URI to which the references in the subschema are relative.
+    edges: pairs (number of another node, whether the other subschema applies to the same value, and
+        not to a part of the value, such as a property).
     """
 
     __slots__ = ("base", "edges", "number", "schema", "where")
@@ -197,7 +203,10 @@ _REFERENCES = ("$ref", "$dynamicRef")
 
 
 class _SubschemaGraph:
-    """The subschemas of a schema. Edges lead to the subschemas that each contains or refers to."""
+    """The subschemas of a schema, as the nodes of a graph.
+
+    The edges of a subschema lead to the subschemas that it contains or refers to.
+    """
 
     def __init__(self, root: dict[str, Any]) -> None:
         self.nodes: list[_Subschema] = []
@@ -220,7 +229,8 @@ class _SubschemaGraph:
         while self._to_visit:
             while self._to_visit:
                 self._visit(self._to_visit.pop())
-            new_nodes, followed = self.nodes[followed:], len(self.nodes)
+            new_nodes = self.nodes[followed:]
+            followed = len(self.nodes)
             for node in new_nodes:
                 self._follow(node)
 
@@ -303,6 +313,7 @@ def _find_parts(keyword: str, value: Any) -> Iterator[tuple[str, Any]]:
     if keyword in _WITH_NAMES:
         if isinstance(value, dict):
             for name, part in cast("dict[str, Any]", value).items():
+                # The name as a step of a JSON pointer (RFC 6901).
                 yield "/" + name.replace("~", "~0").replace("/", "~1"), part
     elif keyword in _WITH_LIST:
         if isinstance(value, list):

@@ -138,7 +138,7 @@ def _check_custom_form(schema: Mapping[str, Any]) -> Schema:
         field_schema = cast("Schema", value) if isinstance(value, dict) else {}
         kind = field_schema.get("type")
         items: Schema = field_schema.get("items", {})
-        has_choices = bool({"enum", "anyOf"} & items.keys())
+        has_choices = "enum" in items or "anyOf" in items
         if kind not in KEYWORDS or (kind == "array" and not has_choices):
             raise _unsuitable_field(field)
     return dict(schema)
