@@ -335,7 +335,7 @@ def test_a_result_must_hold_what_its_annotation_promises_unless_it_is_an_error(
     assert whole.structured_content == returns.shape(good).structured_content
     assert returns.shape(whole) is whole
     assert returns.shape(CallToolResult([], json.loads(bytes(whole.structured_content)))) == whole
-    for bad in ("x", {"no": 1}, Raw(b'{"no":1}'), None):
+    for bad in ("x", {"no": 1}, Raw(b'{"no":1}'), Raw(b'{"a":"\xff"}'), None):
         assert "does not conform to its annotation: " in refusal(returns, CallToolResult([], bad))
         assert returns.shape(CallToolResult([], bad, is_error=True)).is_error
     assert refusal(returns, CallToolResult([])) == (

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import isawaitable
 from typing import Any
 
-from msgspec import DecodeError, Raw
+from msgspec import Raw
 from msgspec.json import decode, encode
 
 from concertino.client.elicitation_filler import fill_form
@@ -142,7 +142,7 @@ class RequestHandlers:
     async def _answer_elicitation(self, request: Elicitation, server: Implementation) -> bytes:
         """Return the result of elicitation/create.
 
-        Raises RpcError, and DecodeError for a malformed form.
+        Raises RpcError, and one of DECODE_ERRORS for a malformed form.
         """
         is_url = request.mode == "url"
         if is_url and not self._elicit_urls:
@@ -156,9 +156,9 @@ class RequestHandlers:
         try:
             values = fill_form(request.requested_schema or {}, answer.content or {})
             return encode(ElicitResult("accept", values))
-        except DecodeError:
-            # The form itself is malformed, which is the server's fault. DecodeError is a subclass
-            # of ValueError.
+        except DECODE_ERRORS:
+            # The form itself is malformed, which is the server's fault. Most of these are
+            # subclasses of ValueError.
             raise
         except ValueError as exc:
             # No traceback: a person may have entered the values, so this is probably no bug.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 
-from msgspec import Raw, Struct, ValidationError
+from msgspec import Raw, Struct
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
@@ -257,7 +257,7 @@ class CallRouter:
         """
         try:
             ref = call.decode_params(CompleteParams).ref
-        except ValidationError as exc:
+        except DECODE_ERRORS as exc:
             raise invalid_params(str(exc)) from None
         if not isinstance(ref, PromptReference):
             template = ref

@@ -191,7 +191,7 @@ def _read_loosely(body: bytes) -> Envelope:
     """
     try:
         loose = _decode_loose(body)
-    except (DecodeError, RecursionError):
+    except DECODE_ERRORS:
         raise _diagnose(body) from None
     # True is an int in Python, but no id of JSON-RPC.
     is_id = isinstance(loose.id, str | int) and not isinstance(loose.id, bool)
@@ -274,7 +274,7 @@ def decode_arguments(body: bytes) -> Any:
     """Return the arguments in a call of a tool; None if the call has none, or is malformed."""
     try:
         return _decode_call(body).params.arguments
-    except (DecodeError, RecursionError):
+    except DECODE_ERRORS:
         return None
 
 

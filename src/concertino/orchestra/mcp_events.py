@@ -28,11 +28,12 @@ from contextlib import aclosing, contextmanager
 from datetime import UTC
 from typing import Any
 
-from msgspec import Raw, Struct, ValidationError
+from msgspec import Raw, Struct
 from msgspec.json import encode
 
 from concertino.backend.caller import Caller
 from concertino.backend.interface import Call, Context
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import INTERNAL_ERROR, INVALID_PARAMS, ConcertinoError, RpcError
 from concertino.orchestra.client_events import RETRY_S, STREAM_S, WATCHED_TOPIC, OpenStream
 from concertino.orchestra.event_log import CURSOR
@@ -369,7 +370,7 @@ def _read_params(call: Call) -> _Params:
     """Return the params of events/poll or events/stream. Raises RpcError if they are not valid."""
     try:
         params = call.decode_params(_Params)
-    except ValidationError as exc:
+    except DECODE_ERRORS as exc:
         raise RpcError(INVALID_PARAMS, f"Invalid params: {exc}") from None
     if params.cursor is not None and CURSOR.fullmatch(params.cursor) is None:
         raise RpcError(INVALID_PARAMS, "Invalid params: cursor: not one of this server's")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Raw, Struct, ValidationError
+from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from concertino.decode_errors import DECODE_ERRORS
@@ -212,7 +212,7 @@ class Profiles:
         """
         try:
             meta = _decode_object(raw)
-        except ValidationError as exc:
+        except DECODE_ERRORS as exc:
             raise RpcError(
                 INVALID_PARAMS, f"Invalid params: _meta: {describe_with_path(exc)}"
             ) from None

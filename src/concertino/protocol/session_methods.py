@@ -12,9 +12,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from msgspec import Raw, ValidationError
+from msgspec import Raw
 from msgspec.json import Decoder, encode
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError
 from concertino.jsonrpc.peer import Peer
 from concertino.protocol.lifecycle import Lifecycle
@@ -136,7 +137,7 @@ class SessionMethods:
             raise RpcError(INVALID_REQUEST, f"Invalid Request: initialize {when}")
         try:
             params = Decoder(InitializeParams).decode(encode(incoming.params))
-        except ValidationError as exc:
+        except DECODE_ERRORS as exc:
             # For a person who types `"params": {}` by hand, the error shows what to send instead.
             data = {"details": "Missing required field: protocolVersion", "send": OPENER}
             lacks_version = "protocolVersion" not in incoming.params

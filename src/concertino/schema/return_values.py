@@ -39,10 +39,10 @@ from typing import (
     get_origin,
 )
 
-import msgspec
 from msgspec import UNSET, Raw, json
 from msgspec.structs import replace
 
+from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import RegistrationError
 from concertino.schema.signature import Signature, function_of, read_signature
 from concertino.schema.type_schema import SchemaBuilder, TypeSchema
@@ -453,7 +453,7 @@ def _make_validator(type_schema: TypeSchema) -> Validate:
             gc.disable()
         try:
             decode(raw)
-        except (msgspec.DecodeError, RecursionError) as exc:
+        except DECODE_ERRORS as exc:
             violation = violations_of(exc, "")[0]
             raise InvalidResult(
                 f"the result does not conform to its annotation: {violation}"
