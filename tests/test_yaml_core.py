@@ -103,6 +103,9 @@ def test_a_merge_adds_what_is_not_there() -> None:
         ("<<: 1\n", 1, "expected a mapping"),
         ("a: [\n", 2, "did not find"),
         ("a: 1\n---\nb: 2\n", 3, "single document"),
+        ("a: 1\nb: !![x]\n", 2, "tag URI; '!' begins a tag.*put a text that begins with it into"),
+        ("a: !e!x y\n", 1, "undefined tag handle; '!' begins a tag"),
+        ("a: !{x} y\n", 1, "; '!' begins a tag"),
         # libyaml would read {"a": 1, "b": {"c": 2}}.
         ("a: 1\nb:\n\ufeffc: 2\n", 3, "byte order mark"),
     ],

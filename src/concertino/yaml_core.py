@@ -63,6 +63,8 @@ _WORDS: Mapping[str, bool | float | None] = {
 }
 NULLS = frozenset(word for word, value in _WORDS.items() if value is None)
 MERGE = "<<"
+# What to do about a malformed tag: most people who write one mean a text.
+TAG_ADVICE = "'!' begins a tag such as !!str, so put a text that begins with it into quotes"
 _TAG = "tag:yaml.org,2002:"
 _TYPES = {"null": type(None), "bool": bool, "int": int, "float": float}
 
@@ -157,7 +159,10 @@ def read_node(
         # that like a depth that exceeds max_depth.
         if exc.problem == "exceeded maximum nesting depth":
             raise YamlLimit(line, f"is nested more than {max_depth} deep") from None
-        raise InvalidYaml(line, exc.problem or "cannot be read") from None
+        problem = exc.problem or "cannot be read"
+        if "tag" in f"{exc.context} {problem}":
+            problem += f"; {TAG_ADVICE}"
+        raise InvalidYaml(line, problem) from None
     # The text contains a character that YAML does not allow, for which PyYAML reports no line.
     except (yaml.YAMLError, UnicodeDecodeError) as exc:
         raise InvalidYaml(None, "; ".join(str(exc).splitlines())) from None
