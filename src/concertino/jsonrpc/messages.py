@@ -48,6 +48,7 @@ __all__ = [
     "reject_oversize",
 ]
 
+# The id of a request.
 Id = int | str
 
 # The value of a missing member; compare with `is`. It is not None, because msgspec cannot decode
@@ -130,6 +131,7 @@ _decode_raw = Decoder(Raw).decode
 _decode_value = Decoder().decode
 _decode_id = Decoder(Id).decode
 _decode_text = Decoder(str).decode
+# Returns any value as JSON.
 encode = Encoder().encode
 
 

@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+# The default of the fields of a Call, which must not be changed.
 NOTHING: Mapping[str, Raw] = {}
 
 _decode_text = Decoder(str).decode

@@ -127,6 +127,7 @@ class Method(Struct, frozen=True):
     modern: bool = True
 
 
+# Method -> its Method. These are all requests of a client that the specification defines.
 REQUESTS: Mapping[str, Method] = {
     "initialize": Method("", modern=False),
     "ping": Method("", modern=False),

@@ -50,6 +50,7 @@ HEAD = MAC + NONCE + TIME
 URL_SAFE = bytes.maketrans(b"+/", b"-_")
 FROM_URL_SAFE = bytes.maketrans(b"-_", b"+/")
 
+# The reason for a token that is malformed, or whose signature does not fit.
 NOT_OURS = "it is none of this server's, or belongs to another call"
 
 

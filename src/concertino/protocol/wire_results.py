@@ -313,6 +313,7 @@ CACHED = frozenset(
     )
 )
 
+# The methods whose results are lists, which are cached as JSON.
 LISTS = frozenset(("tools/list", "prompts/list", "resources/list", "resources/templates/list"))
 
 # "Do not cache" is the default, because it is always correct.
@@ -322,6 +323,7 @@ PRIVATE = b'"cacheScope":"private",'
 NO_HINTS = Cacheable()
 COMPLETE = Raw(b'"complete"')
 
+# Method -> the type of its results. _feature_types() has more entries.
 _RESULT_TYPES: Mapping[str, type[Struct]] = {
     "tools/call": CallToolResult,
     "tools/list": ListToolsResult,

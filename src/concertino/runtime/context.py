@@ -51,6 +51,7 @@ MAX_POSTED = 10_000
 # If the loop sends no message for this time, log() stops blocking and drops its messages.
 STUCK_LOOP_S = 5.0
 
+# A function that sends one message of a thread. The event loop calls it.
 Callback = Callable[[], None]
 # The rank of a log level, by which levels are compared -> the level.
 LEVEL_NAMES: Mapping[int, Level] = {LEVELS[level]: level for level in get_args(Level)}

@@ -41,6 +41,7 @@ RUN_ADVICE = (
     "for sockets: concertino serve FILE --tcp HOST:PORT"
 )
 
+# A function that makes the event loop of a server.
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 

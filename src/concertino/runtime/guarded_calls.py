@@ -24,6 +24,7 @@ from concertino.runtime.context import CallContext
 
 __all__ = ["RedactingCaller", "RedactingContext", "TimedCall"]
 
+# A function answer(request, result, error) that sends the response to a call.
 Answer = Callable[[SessionRequest, Any, BaseException | None], None]
 
 

@@ -32,6 +32,7 @@ from concertino.transports.connection import Connection
 __all__ = ["RawClient", "connect"]
 
 log = logging.getLogger("concertino.raw_client")
+# A function on_notification(method, params).
 OnNotification = Callable[[str, dict[str, Any]], object]
 
 

@@ -43,6 +43,7 @@ FIRST_S = 2.0
 # For how many seconds further requests are answered after the first one.
 MORE_S = 0.5
 
+# The size of one read.
 READ_BYTES = 2**16
 # The beginning of an error response to a message whose id cannot be read.
 NO_ID = b'{"jsonrpc":"2.0","id":null,'

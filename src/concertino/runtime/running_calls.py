@@ -26,6 +26,7 @@ __all__ = ["Place", "call_of", "place_of_thread", "waits_for_thread"]
 # A warning shows at most this many characters of a tool's name.
 SHOWN_CHARS = 128
 
+# Method -> what it calls or reads, for descriptions such as `tool 'add'`.
 KINDS = {"tools/call": "tool", "resources/read": "resource", "prompts/get": "prompt"}
 
 # The directories of concertino and of the standard library. Code there, and in installed packages,

@@ -13,7 +13,9 @@ import os
 
 __all__ = ["STATE_KEY", "derive_keys"]
 
+# The environment variable with the secrets.
 STATE_KEY = "CONCERTINO_STATE_KEY"
+# The length of the shortest secret that is accepted.
 MIN_KEY_CHARACTERS = 32
 
 

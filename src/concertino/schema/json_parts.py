@@ -28,6 +28,7 @@ from concertino.schema.value_results import LARGE_JSON
 
 # `Any` in this file: annotations are arbitrary objects.
 
+# The types, as msgspec.inspect describes them, whose items all have the same type.
 _LISTS = (
     inspect.CollectionType,
     inspect.FrozenSetType,
@@ -35,6 +36,7 @@ _LISTS = (
     inspect.SetType,
     inspect.VarTupleType,
 )
+# The types whose members have names, and types of their own.
 _CLASSES = (inspect.DataclassType, inspect.StructType, inspect.TypedDictType)
 # What JSON arrays and objects can be.
 _ARRAYS = (inspect.AnyType, inspect.TupleType, *_LISTS)

@@ -238,7 +238,7 @@ class _Repeat(_Part):
         if self.part.may_be_empty and self.most != 1:
             raise _NoProof(f"{self.text} repeats a part that can match the empty string")
 
-        # After the first occurrence of the repeated part come the later ones, then the tail.
+        # After the first occurrence of the repeated part come further occurrences, then the tail.
         later = None if self.most is None else max(self.most - 1, 0)
         inner_tail = _plus(tail, _times(later, self.part.longest))
         inner = self.part.count_tries(self.part.first + follow, inner_tail)
@@ -250,9 +250,11 @@ class _Repeat(_Part):
                 raise _NoProof(f"{self.text} repeats a part that can match in several ways")
             if is_ambiguous and tail is None:
                 raise _NoProof(f"{self.text} can end at many places, and so can the next part")
+            if not is_ambiguous:
+                return 1
             # At each possible end of the repetition, `re` tries the next parts, which examine up to
             # `tail` characters. So it examines a character up to `tail` times.
-            return max(1, tail or 0) if is_ambiguous else 1
+            return max(1, tail or 0)
 
         # Each occurrence of the part multiplies the attempts. The exponent is limited to 9, because
         # even 2**9 is more than MAX_TRIES.
@@ -268,7 +270,8 @@ class _PatternReader:
 
     Raises _NoProof for syntax that `re` or ECMA-262 does not know, or that they interpret
     differently.
-    at: index of the next character.
+    text: the pattern.
+    at: the index of the next character.
     groups: how many groups are open.
     """
 

@@ -275,8 +275,10 @@ def custom_result_shaper(
 
 
 _NO_GENERATOR = "a generator cannot be a result; return a list"
+# The annotations of generator functions, and those of unions.
 _GENERATORS = (Iterator, Generator, AsyncIterator, AsyncIterable, AsyncGenerator)
 _UNIONS = (Union, types.UnionType)
+# The annotations without an output schema.
 _UNSTRUCTURED: tuple[Any, ...] = (str, *BYTES, None, type(None), Any, object, Raw, Never, NoReturn)
 
 

@@ -35,6 +35,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+# The value of a variable: a list or a dict only if the variable has a star.
 Value = str | list[str] | dict[str, str]
 
 # URIs with more characters do not match. RFC 9110 4.1 recommends to support at least 8000.
@@ -54,6 +55,7 @@ class Operator(Struct, frozen=True):
     reserved: bool
 
 
+# The first character of an expression -> its operator; "" for expressions such as {x}.
 OPERATORS: Mapping[str, Operator] = {
     "": Operator("", ",", False),
     "+": Operator("", ",", True),
@@ -248,6 +250,7 @@ def _encode_literal(text: str) -> str:
 
 # Operators of expressions that may be absent.
 OPTIONAL = frozenset("#;?&")
+# The characters that may be in a value of {x}, in a value of {+x}, and in a query or fragment.
 SIMPLE = UNRESERVED | {"%"}
 WITH_RESERVED = UNRESERVED | RESERVED | {"%"}
 IN_QUERY = WITH_RESERVED - {"#"}
@@ -256,7 +259,9 @@ PAIRS = {";": SIMPLE | {";", "="}, "?": IN_QUERY, "&": IN_QUERY}
 _DRIVE = re.compile(r"[A-Za-z]:[/\\]")
 _LONE_PERCENT = re.compile("%(?![0-9A-Fa-f]{2})")
 
+# Name of a variable -> its value.
 Values = dict[str, Value]
+# A function that reads the values in a part of a URI; None if a value is not allowed.
 ReadValues = Callable[[str], Values | None]
 
 
@@ -316,7 +321,7 @@ class _Run(Struct, frozen=True):
 
     def find_starts(self, uri: str, after: bytearray) -> bytearray:
         # The places from which one or more allowed characters lead to a place where the next part
-        # can begin.
+        # can begin. Go from the end to the beginning, because each flag depends on the next flag.
         runs = bytearray(len(uri) + 1)
         for place in range(len(uri) - 1, -1, -1):
             runs[place] = uri[place] in self.allowed and (after[place + 1] or runs[place + 1])
