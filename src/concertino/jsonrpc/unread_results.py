@@ -518,7 +518,7 @@ class UnreadResults:
     def try_wait(self, incoming: IncomingRequest, frame: bytes) -> bool:
         """Keep a response until the limits allow it to be sent, and return True.
 
-        Returns False, and keeps nothing, if too many bytes wait already.
+        Returns False, and keeps nothing, if other responses of too many bytes already wait.
         """
         budget = self.budget
         # A single response may wait even if it is larger than MAX_WAITING_BYTES.

@@ -44,10 +44,9 @@ class Call(Struct, frozen=True, gc=False):
         `requestState`.
     meta: key -> undecoded JSON, for the keys of `_meta` that the protocol does not define, such as
         trace context. A backend that forwards the call to another server also forwards `meta`.
-    answers: if the client repeats the call, its answers to the backend's InputRequired, by key;
-        otherwise empty.
-    state: if the client repeats the call, the state in the backend's InputRequired; otherwise
-        empty.
+    answers: the client's answers to the questions in the backend's InputRequired, by key; empty
+        unless the client repeats the call.
+    state: the state in the backend's InputRequired; empty unless the client repeats the call.
     """
 
     method: str

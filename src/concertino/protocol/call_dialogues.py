@@ -36,7 +36,8 @@ class CallDialogues:
     A state is a `requestState`: a token with a dialogue, which the client stores between two rounds
     of a call.
 
-    profiles: the profiles of the session, which contain the server's name. A state is bound to it.
+    profiles: the profiles of the session. They contain the server's name, to which states are
+        bound.
     make_seal: returns the Seal that makes and opens states; called for each state. None in a
         session whose calls never ask their client.
     identity: Principal.identity of the caller; b"" if it is not known. A state is accepted only

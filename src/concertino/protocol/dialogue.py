@@ -99,8 +99,8 @@ class HandlerWaits:
 
     threads: the futures for which threads of the handler wait; they are cancelled with the call.
     once: key -> a future that is done when Context.once() has computed the value of the key.
-    sent: key -> a future that is done when the client has answered the request of the key, or its
-        timeout has passed (before MCP 2026-07-28).
+    sent: key -> a future that is done when the client has answered the request of the key, or the
+        timeout of the request has passed. Only in revisions before MCP 2026-07-28.
     """
 
     def __init__(self) -> None:

@@ -94,8 +94,8 @@ class ConnectionEnd:
     def close_when_idle(self) -> None:
         """Close the connection if no call runs or waits.
 
-        Open subscriptions (requests of subscriptions/listen) do not count as calls, and end before
-        the connection. The client has the rest of the drain time to read the buffered output.
+        Open subscriptions (requests of subscriptions/listen) do not count as calls. They are ended
+        first. The client has the rest of the drain time to read the buffered output.
         """
         session = self._session
         peer = session.peer

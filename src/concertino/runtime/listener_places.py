@@ -24,8 +24,8 @@ __all__ = ["ListenerPlaces", "client_identity", "places_per_listener"]
 def places_per_listener(max_connections: int, listeners: int) -> int:
     """Return how many clients each listener may have, at least 1.
 
-    One listener may have max_connections clients. Several listeners also share half of the file
-    descriptors that this process may open.
+    This is max_connections, or less if there are several listeners: all listeners together may have
+    half as many clients as this process may open file descriptors.
     listeners: the number of listeners.
     """
     # Without a share for each, the clients of one listener could use up all descriptors.

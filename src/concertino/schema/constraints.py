@@ -133,7 +133,8 @@ class Constraints:
 def split_metadata(item: Any) -> list[Any]:
     """Return the metadata objects that a metadata object of Annotated consists of.
 
-    For most objects, the result is a list with the object itself.
+    For example, annotated_types.Interval consists of other constraints. For most objects, the
+    result is a list with the object itself.
     Raises NeedsPydantic for an object that only pydantic understands.
     """
     module = type(item).__module__

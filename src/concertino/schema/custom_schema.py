@@ -40,8 +40,8 @@ MAX_QUOTE_CHARS = 200
 class SchemaSize(Struct, frozen=True):
     """How much work validation against a schema can take.
 
-    expanded: the number of subschemas there would be if every reference were replaced by a copy of
-        its target once.
+    expanded: the number of subschemas after each reference was replaced by a copy of its target. In
+        a cycle of references, each subschema counts once.
     recursive: whether a subschema refers to itself, so that values may have any depth.
     """
 

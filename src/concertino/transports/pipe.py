@@ -498,8 +498,8 @@ class PipeConnection:
     def disown(self) -> None:
         """Close the descriptors in a forked child.
 
-        The child must not write frames, and must not keep the descriptors open: the peer could not
-        notice the end of the parent process.
+        The child must not write frames. It must not keep the descriptors open either, because the
+        peer could then not notice the end of the parent process.
         """
         # Do not reset O_NONBLOCK: the parent process shares the open file descriptions.
         self._restore.clear()

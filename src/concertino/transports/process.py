@@ -13,9 +13,7 @@ the same signals (escaped_processes.py). If the child has ended by itself, only 
 The child is not reaped before its group is empty. Until then its process id, which is also the id
 of the group, cannot be reused for another process.
 
-Windows is not supported. It would need a job object in place of the process group: the child would
-be assigned to the job before its first instruction (CREATE_SUSPENDED), the job would have the limit
-JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE, and TerminateJobObject would be the last step.
+Windows is not supported. There, a job object would have to take the place of the process group.
 Spec: 2026-07-28 basic/transports/stdio "Shutdown".
 """
 

@@ -21,8 +21,8 @@ __all__ = ["ExitWatch", "live_members"]
 class ExitWatch:
     """Notices the end of a child process.
 
-    On Linux the child stays a zombie until close() is called, so that its process id is not reused
-    before.
+    On Linux the child stays a zombie until close() is called. Until then its process id is not
+    reused.
     popen: the child.
     on_exit: called once, on the event loop, when the child has ended.
 
