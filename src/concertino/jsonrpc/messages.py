@@ -468,6 +468,7 @@ def _read_text(frame: bytes, reason: str) -> Message | InvalidMessage:
             try:
                 answers.append(_decode_id(members.id))
             except (DecodeError, UnicodeDecodeError):
+                # No request of ours has such an id.
                 pass
     return InvalidMessage(0 if answers else PARSE_ERROR, reason, answers=tuple(answers))
 

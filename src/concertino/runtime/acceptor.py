@@ -330,6 +330,7 @@ def _has_input(sock: socket.socket) -> bool:
     except BlockingIOError:
         return False
     except OSError:
+        # The connection has failed, which counts as its end.
         pass
     return True
 

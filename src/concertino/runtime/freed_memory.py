@@ -49,6 +49,7 @@ def limit_freed_memory(budget: ProcessBudget) -> None:
 
         mallopt: Any = ctypes.CDLL(None).mallopt
     except (ImportError, OSError, AttributeError):
+        # There is no ctypes, or the C library has no mallopt().
         return
 
     mallopt(M_ARENA_MAX, ARENAS)

@@ -161,6 +161,7 @@ class LoopWatcher:
         try:
             return time.clock_gettime(time.pthread_getcpuclockid(self._thread))
         except (AttributeError, OSError):
+            # This system has no clock for each thread.
             return time.process_time()
 
     def _report(self, task: asyncio.Task[Any]) -> None:

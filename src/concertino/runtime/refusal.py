@@ -109,6 +109,7 @@ def refuse_script_client(failure: BaseException | str, *, waits: bool = True) ->
     try:
         modes = [os.fstat(descriptor).st_mode for descriptor in (0, 1)]
     except OSError:
+        # stdin or stdout is closed.
         return False
     is_client_connected = all(stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) for mode in modes)
     if not is_client_connected:

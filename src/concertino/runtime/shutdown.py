@@ -94,6 +94,7 @@ class ShutdownWatchdog:
             try:
                 os.write(self._pipe[1], b"!")
             except BlockingIOError:
+                # The pipe is full of such bytes already.
                 pass
 
     def _watch(self, reading: int, release: Callable[[], object]) -> None:
@@ -142,6 +143,7 @@ class ShutdownWatchdog:
         try:
             self._loop.call_soon_threadsafe(loop_ran.set)
         except RuntimeError:
+            # The loop is closed.
             return True
         return loop_ran.wait(within_s)
 

@@ -181,6 +181,7 @@ class EscapedProcesses:
             try:
                 os.kill(pid, number)
             except ProcessLookupError:
+                # The process has ended meanwhile.
                 continue
             except PermissionError:
                 # A process of another user is found only because note_descendants() has remembered

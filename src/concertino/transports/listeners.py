@@ -199,6 +199,7 @@ def _remove_stale(name: str) -> None:
         try:
             probe.connect(name)
         except (ConnectionRefusedError, FileNotFoundError):
+            # No process listens, or the file was removed meanwhile.
             pass
         except BlockingIOError:
             # The listener's backlog is full, so there is a listener.

@@ -79,9 +79,9 @@ class OutputBuffer:
     def refill(self) -> None:
         """Put the bytes for the next write into `rest`, which must be empty.
 
-        - If pieces of a large frame are left, these bytes are the next piece.
-        - If the first frame of the queue is long, they are this frame alone, or its first piece.
-        - Otherwise they are the first frames of the queue, joined, up to about WRITE_BYTES.
+        - If pieces of a large frame are left, `rest` becomes the next piece.
+        - If the first frame of the queue is long, `rest` becomes this frame, or its first piece.
+        - Otherwise `rest` becomes the first frames of the queue, joined, up to about WRITE_BYTES.
         """
         if self.pieces:
             self.rest = memoryview(self.pieces.pop())

@@ -398,6 +398,7 @@ class PipeConnection:
                         break
                     output.refill()
         except (BlockingIOError, InterruptedError):
+            # The pipe or socket is full. _watch_writable() below waits until it is writable.
             pass
         except OSError as exc:
             self._on_write_error(exc)
@@ -519,6 +520,7 @@ class PipeConnection:
             try:
                 os.set_blocking(descriptor, True)
             except OSError:
+                # Other code has closed the descriptor.
                 pass
 
         # If a thread reads a regular file, do not close the descriptor that it uses.

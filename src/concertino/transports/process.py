@@ -288,7 +288,7 @@ class ChildProcess(PollingConnection):
     async def wait(self) -> int:
         """Wait until the child has ended, and return exit_status.
 
-        Processes that the child has started may still run and have its stdout open.
+        Processes that the child has started may still run.
         """
         await self._exit.ended.wait()
         assert self.exit_status is not None

@@ -83,6 +83,7 @@ class ExitWatch:
         try:
             result = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         except (AttributeError, ChildProcessError):
+            # There is no os.waitid(), or the child was reaped already.
             return self._popen.poll()
         if result is None:
             return None

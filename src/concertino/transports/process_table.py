@@ -99,6 +99,7 @@ def is_process(pid: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
+        # The process belongs to another user.
         pass
     return True
 
@@ -123,6 +124,7 @@ def read_children(pid: int) -> list[int]:
         try:
             children += map(int, _read(f"{pid}/task/{thread}/children").split())
         except OSError:
+            # The thread has ended meanwhile.
             pass
     return children
 

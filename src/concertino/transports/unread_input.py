@@ -96,6 +96,7 @@ def read_back(writing: int) -> bytes:
         while chunk := os.read(reading, READ_BYTES):
             chunks.append(chunk)
     except BlockingIOError:
+        # The pipe is empty now.
         pass
     finally:
         os.close(reading)
