@@ -199,7 +199,8 @@ class CaseContext:
         """Return the notification notifications/cancelled.
 
         id: the id of the request to cancel, or an invalid id.
-        excuses_response: whether a missing response to this request is no finding any more.
+        excuses_response: whether the request may remain without a response, as the specification
+            says. False if the notification must have no effect.
         """
         if excuses_response and isinstance(id, int | str) and (type(id), id) in self.expected:
             self.make_optional(id)
@@ -226,7 +227,7 @@ class CaseContext:
         least: int = 1,
         most: int = 1,
     ) -> None:
-        """Register how many responses the request with an id may get.
+        """Register how many responses a request may get.
 
         id: the id of the request.
         subject: a name for the request, for the texts of findings.
@@ -304,8 +305,8 @@ class CaseContext:
         """Wait for the first response to a request, and return it.
 
         within_s: how long to wait; None for timeout_s of the settings.
-        If there is none, raises Crash if the process has ended, Violation if it still answers
-        another request, and Hang otherwise.
+        If there is no response in time, raises Crash if the process has ended, Violation if the
+        process still answers another request, and Hang otherwise.
         """
         self.wait_for_responses([id], within_s)
         return self.responses(id)[0]
@@ -314,8 +315,8 @@ class CaseContext:
         """Wait for a response to each id.
 
         within_s: how long to wait; None for timeout_s of the settings.
-        If a response is missing, raises Crash if the process has ended, Violation if it still
-        answers another request, and Hang otherwise.
+        If a response is missing, raises Crash if the process has ended, Violation if the process
+        still answers another request, and Hang otherwise.
         """
         within_s = self.settings.timeout_s if within_s is None else within_s
         missing = self.wait_for_missing(ids, within_s)
@@ -549,7 +550,7 @@ class CaseContext:
         """Wait until the process has ended, and return its exit code.
 
         cause: the reason why the process should end, for the error text.
-        Raises Hang if it still runs, and Violation if processes that it started still run.
+        Raises Hang if the process still runs, and Violation if processes that it started still run.
         """
         try:
             return self.wait_for_exit(cause)

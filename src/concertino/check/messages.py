@@ -32,7 +32,7 @@ class StrayLine(Struct, frozen=True):
     """A line of stdout that is not a JSON-RPC message.
 
     line: the beginning of the line.
-    reason: why it is not a message.
+    reason: why the line is not a message.
     """
 
     line: bytes

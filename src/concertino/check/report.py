@@ -44,7 +44,7 @@ class TerminalReport:
         self._section = 0
 
     def format_server(self, server: ServerUnderTest) -> str:
-        """Return two lines with the server's name, eras and tools, and its notes."""
+        """Return lines about a server: its name, revisions and tools, and the notes about it."""
         eras: list[str] = []
         if server.legacy:
             eras.append(f"{server.revision} (initialize)")

@@ -98,7 +98,8 @@ class CheckTool(Struct, frozen=True):
     """A tool of the server that cases can call.
 
     shape: the name of the tool, and the names of its arguments.
-    choices: the allowed values of its argument `how` or `what`; empty for a tool without choices.
+    choices: the allowed values of the tool's argument `how` or `what`; () for a tool without such
+        an argument.
     """
 
     shape: ToolShape
@@ -119,8 +120,8 @@ class ServerUnderTest(Struct):
     command: the program and its arguments that start the server.
     settings: the settings of the check.
     name, version: the server's name and version, from its serverInfo.
-    revision: the revision that was negotiated by `initialize`; "" if the server is not a legacy
-        one.
+    revision: the revision that was negotiated by `initialize`; "" if the server does not support
+        `initialize`.
     legacy: whether the server supports a revision with a handshake, up to 2025-11-25.
     modern: whether the server supports 2026-07-28.
     tools: name of a tool in the cases -> the server's tool, for all tools that cases can call.

@@ -49,8 +49,8 @@ class OwnEnds(Struct):
     A descriptor is -1 if the check has closed its end, or if the stream is a file or device without
     another end.
 
-    stdin: the check writes the server's input to it.
-    stdout, stderr: the check reads the server's output from them.
+    stdin: the descriptor to which the check writes the server's input.
+    stdout, stderr: the descriptors from which the check reads the server's output.
     reads_stderr: whether the check reads stderr.
     """
 
@@ -92,10 +92,11 @@ def open_stdio(setup: StdioSetup, ends: OwnEnds) -> list[int]:
     A pipe, a socket or a terminal has two ends: the server gets one, the check keeps the other.
 
     setup: what to open for each stream.
-    ends: gets the descriptors of the check's ends, which are non-blocking.
+    ends: the object into which this function writes the descriptors of the check's ends, which are
+        non-blocking.
     Returns the descriptors of the server's ends: stdin, stdout, stderr. The caller closes them when
-    it has started the server. If open_stdio() raises OSError, it has closed the server's ends; the
-    caller closes `ends`.
+    it has started the server. Raises OSError if a file cannot be opened. The caller then closes
+    `ends`, and the server's ends are closed already.
     """
     server_ends: list[int] = []
     try:

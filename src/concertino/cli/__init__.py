@@ -78,10 +78,10 @@ GENERAL_OPTIONS = frozenset(("-h", "--help", "--version"))
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and end the process.
 
+    A failure is reported on stderr: in words, or with --json as one line of JSON. An error of
+    writing to stdout is a failure, too, unless stdout is a pipe whose reader has gone.
     arguments: the words of the command line; None for the arguments of this process.
-    Exit codes: 0 success, 1 failure, 2 invalid usage; some commands have more.
-    A failure is reported on stderr: in words, or with --json as one line of JSON. If stdout cannot
-    be written, that is a failure too, unless it is a pipe whose reader has gone.
+    Exit codes: 0 success, 1 failure, 2 invalid usage. Some commands have more.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     # Split at `--` first, because argparse would take the options of the server's command for

@@ -66,10 +66,12 @@ class _Candidate(Struct, frozen=True):
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Approve the servers of a file and return the exit code.
+    """Show what the servers of a file would run, and approve them if the user agrees.
 
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.
+    Returns the exit code: 0 if all is approved now, 1 if --show has shown something. Raises
+    CommandFailure if nothing was approved, and UsageError for wrong arguments.
     """
     reject_extra_args(args, server)
     from concertino.proxy.approvals import ApprovalStore

@@ -49,10 +49,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> NoReturn:
-    """Run the bridge and end the process.
+    """Serve the plugins of a hub over stdin and stdout until the end of input. Ends the process.
 
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.
+    Exit codes: 0 after the end of input, 1 if the address or the certificates cannot be used, 2 for
+    wrong arguments.
     """
     reject_usage: Callable[[str], NoReturn] = args.parser.error
     reject_extra_args(args, server)

@@ -87,7 +87,8 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
     """Run one of the subcommands and return the exit code.
 
     args: the parsed arguments.
-    server: the words after `--`, which this command refuses.
+    server: the words after `--`. This command accepts none.
+    Exit codes: 0 success, 1 if the subcommand has failed or `show` has found a problem.
     """
     reject_extra_args(args, server)
     try:

@@ -110,7 +110,8 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
     `up` does not return: it replaces this process by the NATS server.
 
     args: the parsed arguments.
-    server: the words after `--`, which this command refuses.
+    server: the words after `--`. This command accepts none.
+    Exit codes: 0 success, 1 if a server cannot be started or reached, 2 for wrong arguments.
     """
     reject_extra_args(args, server)
     try:

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, server: Sequence[str]) -> int:
-    """Print the script that completes our commands in a shell, and return the exit code.
+    """Print the script with which a shell completes command lines. Returns the exit code 0.
 
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.

@@ -42,10 +42,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Print the list of pages, or the page of `args.topic`, and return the exit code.
+    """Print the list of pages, or the page of `args.topic`. Returns the exit code 0.
 
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.
+    Raises UsageError if there is no such page.
     """
     reject_extra_args(args, server)
     pages = find_pages()

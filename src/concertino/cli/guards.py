@@ -80,7 +80,8 @@ def make_guard(args: Namespace, counts: CallCounts | None = None) -> GuardBacken
     options request no guard.
 
     args: the parsed arguments.
-    counts: counts the calls for /metrics; None if /metrics is not served.
+    counts: the numbers of calls for /metrics, which the guards then count; None if /metrics is not
+        served.
     Raises ValueError for an invalid value, and ConcertinoError if an extra is not installed.
     """
     options: dict[str, Any] = vars(args)

@@ -237,7 +237,7 @@ def read_http_options(
     systemd passes are not among the addresses. Returns (None, []) without --http.
 
     args: the parsed arguments.
-    counts: the numbers for /metrics; None if /metrics is not served.
+    counts: the numbers of calls for /metrics; None if /metrics is not served.
     Raises UsageError if options are wrong or contradict each other, and without --http for an
     option that needs it.
     """

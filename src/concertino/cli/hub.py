@@ -62,6 +62,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.
+    Exit codes: 0 success, 1 if the subcommand has failed, 2 if no hub or several hubs fit.
     """
     reject_extra_args(args, server)
     try:

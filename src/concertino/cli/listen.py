@@ -71,7 +71,7 @@ def serve_sockets(
         environment variables decide.
     traceback: whether to log the whole traceback if a target cannot be imported.
     strict: whether to exit if one of several targets cannot be imported.
-    wrap: returns the backend of a target with guards and other wrappers around it.
+    wrap: called with the loaded target; returns its backend with guards and other wrappers around.
     Exit codes: 0 after the signal; 1 if a target cannot be imported or started, or an address
     cannot be listened at; 2 if a target does not exist, or an address is not allowed.
     """

@@ -96,7 +96,7 @@ class LoadingBackend:
     async def start(self, outlet: Notifier) -> None:
         """Load the target and start it. Raises the exceptions of importing or starting it.
 
-        outlet: receives the notifications of the target.
+        outlet: the notifier that gets the notifications of the target.
         """
         inner = self._inner
         if inner is None:

@@ -58,10 +58,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Log in and return the exit code.
+    """Log in at a server, print the login, and return the exit code 0.
 
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.
+    Raises UsageError for wrong arguments, and CommandFailure if the login fails.
     """
     reject_extra_args(args, server)
     try:

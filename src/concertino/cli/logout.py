@@ -22,10 +22,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Log out and return the exit code.
+    """End the logins at a server, and return the exit code 0.
 
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.
+    Raises UsageError for wrong arguments, and CommandFailure if there is no login at the server.
     """
     reject_extra_args(args, server)
     try:

@@ -67,6 +67,8 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.
+    Exit codes: 0 success, 1 if a file cannot be written. Raises UsageError for a name that a
+    project cannot have, and if a file exists already.
     """
     reject_extra_args(args, server)
     name: str = args.name

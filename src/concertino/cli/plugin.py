@@ -91,10 +91,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Run the plugin and end the process, or install, list or remove packages.
+    """Run a plugin and end the process, or run a subcommand for packages and return its exit code.
 
-    args: the parsed arguments.
+    args: the parsed arguments. `args.kind` is the kind of plugin, or the subcommand.
     server: the words after `--`. This command accepts none.
+    Exit codes of a plugin: 0 after its hub has ended it, 1 if it cannot start. Raises
+    CommandFailure if no package was installed or removed.
     """
     reject_extra_args(args, server)
     return run_package_command(args) if args.kind in COMMANDS else _run_plugin(args)

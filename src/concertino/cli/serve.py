@@ -123,10 +123,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> NoReturn:
-    """Serve the targets until the client disconnects or a signal comes. Ends the process.
+    """Serve the targets, and end the process when the client disconnects, or after a signal.
 
-    args: the parsed arguments.
+    args: the parsed arguments. `args.targets` are Python files, modules, folders or server files.
     server: the words after `--`. This command accepts none.
+    Exit codes: 0 after the client or a signal, 1 if a target cannot be imported or started, 2 if a
+    target does not exist. Raises UsageError for wrong arguments.
     """
     reject_usage: Callable[[str], NoReturn] = args.parser.error
     reject_extra_args(args, server)

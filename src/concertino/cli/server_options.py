@@ -42,7 +42,7 @@ TARGETS = "-- COMMAND... | URL | unix:PATH | tcp:HOST:PORT"
 
 
 def add_server_options(parser: ArgumentParser) -> None:
-    """Add these options to the parser of a command that uses a server."""
+    """Add the options for the server, the time limits and the output to a command's parser."""
     parser.add_argument(
         "--era",
         choices=("auto", "modern", "legacy"),

@@ -34,14 +34,14 @@ class LineInput(Protocol):
         """Return the next line, without its newline.
 
         prompt: the text before the line on a terminal.
-        suggest: completes words; None for no completion.
+        suggest: called to complete the last word of the line; None for no completion.
         Raises EOFError at the end of input, and KeyboardInterrupt for Ctrl-C.
         """
         ...
 
 
 class StreamInput:
-    """The LineInput for stdin that is a file or a pipe."""
+    """Reads the lines of the interactive session from stdin, if stdin is a file or a pipe."""
 
     is_terminal = False
 

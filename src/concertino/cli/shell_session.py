@@ -49,7 +49,7 @@ class Shell:
     """The interactive session: reads lines and runs them as commands, with one server at a time.
 
     args: the parsed options of `concertino shell`.
-    source: reads the lines, with completion on a terminal.
+    source: the input, from which the lines are read.
     status: the line on the terminal that shows progress.
     """
 

@@ -31,7 +31,7 @@ MAX_HISTORY_BYTES = 1 << 20
 
 
 class TerminalInput:
-    """The LineInput for a terminal: reads the lines that a user types.
+    """Reads the lines of the interactive session from a terminal.
 
     Lines are kept in a history file, except those that begin with a space.
     """
@@ -52,8 +52,8 @@ class TerminalInput:
         """Return the next line, without its newline.
 
         prompt: the text before the line.
-        suggest: completes words; None for the answer to a question of a server, which gets no
-            completion and is not kept in the history.
+        suggest: called to complete the last word of the line. None for the answer to a question of
+            a server, which is not completed and not kept in the history.
         Raises EOFError for Ctrl-D, and KeyboardInterrupt for Ctrl-C.
         """
         session = self._questions if suggest is None else self._session

@@ -33,10 +33,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Print the logins and return the exit code.
+    """Print the logins of this user, and return the exit code 0.
 
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.
+    Raises CommandFailure if `args.url` is given and there is no login at this server.
     """
     reject_extra_args(args, server)
     try:

@@ -51,14 +51,14 @@ ELSEWHERE = frozenset((INVALID_PARAMS, RESOURCE_NOT_FOUND, METHOD_NOT_FOUND))
 
 
 class CallRouter:
-    """Forwards each call to a part of one composition.
+    """Forwards each call to a part of one composition: one of the backends that it serves as one.
 
     parts: name -> backend. ComposedBackend changes this mapping when parts change.
-    names: translates between the names of tools and prompts that clients see and those of the
+    names: the names of tools and prompts that clients see, and their translation to those of the
         parts.
-    starts: knows which parts have started.
-    directory: knows which part each resource belongs to.
-    calls: counts the running calls of each part.
+    starts: the starts of the parts, which say whether a part has started.
+    directory: the record of which part each resource belongs to.
+    calls: the running calls of each part.
     view_of: called with the name of a part; returns its PartView, which translates names, URIs and
         task ids.
     report_failure: called with the name of a part, a method and the error, if the part is left out
@@ -98,9 +98,7 @@ class CallRouter:
                 yield name, part
 
     async def refresh_owners(self) -> None:
-        """Bring the directory up to date: ask the parts for their resources if these may have
-        changed.
-        """
+        """Ask the parts for their resources, if these may have changed since the last time."""
         await self._directory.refresh(lambda: self.parts_with("resources"))
 
     async def call_by_name(
@@ -111,12 +109,12 @@ class CallRouter:
     ) -> Struct | Raw:
         """Forward `tools/call` or `prompts/get` to the part that has the tool or prompt.
 
-        Waits until the part has started. The part gets its own name of the tool or prompt, and the
-        result is translated to the names, URIs and task ids that clients see.
+        Waits until the part has started. Returns the result of the part with the URIs and task ids
+        that clients see.
         call, context: the client's request and its Context.
         kind: "tool" or "prompt".
-        Raises RpcError if no part has the tool or prompt or if the part does not start. Also raises
-        the errors of the part.
+        Raises RpcError if no part has the tool or prompt, or if the part does not start. Also
+        raises the errors of the part.
         """
         if (name := call.name) is None:
             raise invalid_params(f"name: expected the name of a {kind}")
@@ -253,7 +251,8 @@ class CallRouter:
     async def complete(self, call: Call, context: Context) -> Struct | Raw:
         """Forward `completion/complete` to the part that has the prompt or resource template.
 
-        Raises RpcError if no part has it, or if its part has no completions.
+        Raises RpcError if no part has the prompt or template, or if the part has no completions.
+        Also raises the errors of the part.
         """
         try:
             ref = call.decode_params(CompleteParams).ref

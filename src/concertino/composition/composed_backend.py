@@ -63,11 +63,11 @@ class ComposedBackend:
 
     info: the name and version of the server that clients see.
     parts: name -> backend.
-    names: makes the names of tools and prompts that clients see.
-    rules: settings for the start, the lists and the removal of parts.
+    names: the names of tools and prompts that clients see.
+    rules: the settings for the start, the lists and the removal of parts.
 
     Attributes:
-    parts: name -> backend, as they are now. Call change_parts() to change them.
+    parts: name -> backend of the present parts. Call change_parts() to change them.
     """
 
     def __init__(
@@ -111,11 +111,11 @@ class ComposedBackend:
     async def start(self, outlet: Notifier) -> None:
         """Start all parts concurrently, then check that no two of them list the same resource.
 
-        If the rules are strict, waits for all parts. Otherwise waits about `rules.start_s` seconds
-        (PartStarts.start() has the details); slow parts go on starting in the background.
-        outlet: sends notifications to the clients.
-        Raises ConcertinoError, which names the parts, if all parts fail, or if one fails and the
-        rules are strict. Raises RegistrationError if two parts list the same resource, unless
+        If `rules.strict` is True, waits for all parts. Otherwise waits about `rules.start_s`
+        seconds, and slow parts go on starting in the background.
+        outlet: the notifier that sends notifications to the clients.
+        Raises ConcertinoError, which names the parts, if all parts fail, or if one part fails and
+        `rules.strict` is True. Raises RegistrationError if two parts list the same resource, unless
         `rules.maps_uris` is True.
         """
         self._outlet = outlet

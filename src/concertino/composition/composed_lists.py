@@ -31,11 +31,11 @@ _decode_text = Decoder(str).decode
 
 
 class ComposedLists:
-    """Concatenates the lists of a composition's parts, with the names and URIs that clients see.
+    """Concatenates the lists of the parts of a composition: the backends that are served as one.
 
-    names: makes the names of tools and prompts that clients see.
-    owners: makes the URIs that clients see.
-    pages: fetches the pages of the parts.
+    names: the names of tools and prompts that clients see.
+    owners: the URIs that clients see.
+    pages: the object that fetches the pages of the parts.
     """
 
     def __init__(
@@ -70,16 +70,16 @@ class ComposedLists:
         """Return one page of the joined list.
 
         The page has the items of the parts one after the other. It ends after the first part that
-        has another page; the cursor in the result contains the name of this part and the part's own
-        cursor, so that the next page continues there. The result is a Struct if the pages of all
-        parts are Structs; otherwise it is JSON.
+        has another page. The next page continues there, because the cursor contains the name of
+        this part and the part's own cursor. The result is a Struct if the pages of all parts are
+        Structs; otherwise it is JSON.
 
-        listing: describes the list method, such as `tools/list`.
+        listing: the list method, such as `tools/list`.
         parts: name and backend of the parts that have such a list, in the order of the composition.
         call: the client's request.
         context: the Context of this request.
-        is_complete: False while a part that may have such a list is still starting. Then clients
-            are told not to cache the page.
+        is_complete: False while a part that may have such a list is still starting. The page then
+            has the hint for clients not to cache it.
         Raises RpcError for a cursor that no list has returned.
         """
         at, params = parse_cursor(call.params, [name for name, _ in parts])
@@ -204,9 +204,9 @@ class ComposedLists:
 def parse_cursor(params: Mapping[str, Raw], names: Sequence[str]) -> tuple[int, Mapping[str, Raw]]:
     """Return the index of the part at which a list continues, and the params for that part.
 
-    The params for the part contain the part's own cursor. Without a cursor in `params`, returns 0
-    and the params unchanged.
-    params: the params of the client's request. A cursor of a composition is `PART:CURSOR`.
+    A part is one of the backends that a composition serves as one. The returned params contain the
+    part's own cursor. Without a cursor in `params`, returns 0 and the params unchanged.
+    params: the params of the client's request, with a cursor of the form `PART:CURSOR`.
     names: the names of the parts, in the order of the composition.
     Raises RpcError for a cursor that no list has returned.
     """

@@ -20,17 +20,16 @@ OPEN_CAPABILITIES = ("experimental", "extensions", "other_capabilities")
 
 
 def has_tasks(features: ServerFeatures) -> bool:
-    """Return whether calls of a part may become tasks, so that results may contain task ids.
-
-    Revision 2025-11-25 has a capability for tasks; 2026-07-28 has an extension for them.
-    """
+    """Return whether a server with these features may run calls as tasks."""
+    # Revision 2025-11-25 has a capability for tasks, and 2026-07-28 has an extension.
     return TASKS in features.extensions or "tasks" in features.other_capabilities
 
 
 def find_part(method: str, parts: Mapping[str, ServerFeatures]) -> str:
     """Return the name of the part to which requests with a method of an extension are sent.
 
-    Only parts that accept methods which concertino does not know (`other_methods`) are candidates.
+    A part is one of the backends that a composition serves as one. Only parts that accept methods
+    which concertino does not know (`other_methods`) are candidates.
     The first of these rules that fits decides:
 
     1. The first candidate that declares a capability to which the method belongs, such as `acme`

@@ -14,7 +14,7 @@ __all__ = ["CallsUnderWay", "PartCalls"]
 
 
 class CallsUnderWay:
-    """Counts the running calls of one part. Each call runs in a `with` block of this object:
+    """Counts the running calls of one part. Each call runs in a `with` block of this object.
 
     with calls:
         result = await part.handle(call, context)
@@ -63,8 +63,8 @@ class PartCalls:
         """Remove a part, and close it in the background. Returns at once.
 
         name: the name of the part.
-        close: awaited when the part's calls have ended, but after `drain_s` at the latest; closes
-            the part.
+        close: called without arguments, and awaited, when the part's calls have ended, but after
+            `drain_s` seconds at the latest; closes the part.
         """
         task = asyncio.create_task(self._close(self.by_part.pop(name), close))
         self._closing.add(task)

@@ -39,8 +39,8 @@ class PartNames(Protocol):
     def show(self, part: str, own_name: str) -> str:
         """Return the name that clients see for a tool or prompt.
 
-        part: the name of the part. It may have been removed, because results of its last calls may
-            still contain names.
+        part: the name of the part, which may have been removed: results of its last calls may still
+            contain names.
         own_name: the part's own name of the tool or prompt.
         """
         ...

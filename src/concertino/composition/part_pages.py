@@ -25,7 +25,7 @@ log = logging.getLogger("concertino.composition")
 
 
 class PartPage(Struct, frozen=True, eq=False):
-    """One page of the list of one part.
+    """One page of the list of one part, which is one of the backends of a composition.
 
     content: the page as a Struct, such as a ListToolsResult.
     raw_items: the items of the page, each as a dict from the name of a field to its JSON, so that
@@ -39,13 +39,15 @@ class PartPage(Struct, frozen=True, eq=False):
 
 
 class PartPages:
-    """Fetches pages of lists from the parts of one composition.
+    """Fetches pages of lists from the parts of one composition: the backends that it serves as one.
 
-    limit_s: how many seconds a list waits for all parts. The parts are asked concurrently, and
-        those that fail or take longer are left out of the list. If it is None, the parts are asked
-        one after the other without a time limit, and the list fails if one of them fails.
-    on_late: called with the kind of the list, such as "tools", when a part that was left out
-        because it took too long has answered. Clients should then request the list again.
+    limit_s: how many seconds a list waits for all parts.
+        - A number: the parts are asked concurrently. A part that fails or takes longer is left out
+          of the list.
+        - None: the parts are asked one after the other without a time limit. The list fails if a
+          part fails.
+    on_late: called when a part has answered that was left out because it took too long, with the
+        kind of the list, such as "tools". Clients should then request the list again.
     view_of: called with the name of a part; returns its PartView, which translates between the part
         and the clients.
     """
@@ -80,7 +82,7 @@ class PartPages:
         If the caller stops iterating, the requests that are still running are cancelled.
         parts: name and backend of the parts to ask. The client's list continues at the first of
             these parts.
-        listing: describes the list method, such as `tools/list`.
+        listing: the list method, such as `tools/list`.
         call: the client's request, whose cursor belongs to the first of these parts. All other
             parts are asked for their first page.
         context: the Context of this request.

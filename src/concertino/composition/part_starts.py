@@ -29,11 +29,12 @@ LEAST_RETRY_S = 1.0
 
 
 class PartStarts:
-    """Starts the parts of a composition. A part that is slow or fails does not delay the others.
+    """Starts the parts of a composition, which are the backends that are served as one.
 
-    parts: name -> backend. The owner of this mapping may add an item later, and then calls begin(),
-        or remove one, and then calls forget().
-    rules: say how long to wait, and when to start a part again.
+    A part that is slow or fails does not delay the others.
+    parts: name -> backend. The owner of this mapping may change it later: after adding an item it
+        calls begin(), and after removing an item forget().
+    rules: the settings: how long to wait, and when to start a part again.
     on_late_start: awaited with the name of each part that has started or failed after start() has
         returned.
 
@@ -155,7 +156,7 @@ class PartStarts:
     async def wait_for_lists(self) -> None:
         """Wait until all parts have started or failed, so that a list is complete.
 
-        Waits until `rules.lists_s` seconds after start() was called at the latest.
+        The wait ends at the latest `rules.lists_s` seconds after start() was called.
         """
         left_s = self._lists_until - asyncio.get_running_loop().time()
         if self.starting and left_s > 0:
@@ -251,7 +252,7 @@ class PartStarts:
 
 
 def part_removed(name: str) -> RpcError:
-    """Return the error for a call that was waiting for a part when the part was removed.
+    """Return the error for a call that has waited for a part which was then removed.
 
     name: the name of the part.
     """

@@ -29,12 +29,12 @@ __all__ = ["PartContext", "PartView"]
 class PartView:
     """Translates the names, URIs and task ids of one part of a composition.
 
-    The methods with `show` translate to what clients see, and those with `find`, `select` and `own`
-    to what the part uses.
+    A part is one of the backends that the composition serves as one. The methods with `show`
+    translate to what clients see, and those with `find`, `select` and `own` to what the part uses.
 
     part: the name of the part.
-    names: translates the names of tools and prompts.
-    owners: translates URIs, and knows which part lists each of them.
+    names: the names of tools and prompts that clients see.
+    owners: the URIs that clients see, and which part lists each of them.
     on_change: called with the name of a list, such as "tools", when the part notifies the client of
         one session that the list has changed. Notifications to all clients reach the composition by
         the Notifier of the part.
@@ -108,11 +108,10 @@ class PartView:
         self._sessions.pop(inner, None)
 
     def map_result(self, method: str, result: Struct | Raw) -> Struct | Raw:
-        """Return a result with the URIs and task ids that clients see.
+        """Return a result of the part with the URIs and task ids that clients see.
 
         Returns the same object if nothing changes.
         method: the method of the call, such as `tools/call`.
-        result: the result of the part.
         """
         if self._owners.maps(self._part):
             result = map_result_uris(method, result, lambda uri: self.show_uri(uri) or uri)

@@ -26,11 +26,12 @@ AGAIN_S = 5.0
 
 
 class ResourceDirectory:
-    """Keeps the ResourceOwners of a composition up to date.
+    """Keeps up to date which part of a composition each resource belongs to.
 
+    A part is one of the backends that the composition serves as one.
     parts: name -> backend. The owner of this mapping may add and remove items later.
-    owners: records which part each resource belongs to.
-    pages: logs failures of parts.
+    owners: the record of which part each resource belongs to.
+    pages: the object that logs failures of parts.
     rules: the settings of the composition. `list_limit_s` is the time limit for a part's answer,
         and `maps_uris` says what happens if two parts list the same URI.
 

@@ -17,8 +17,9 @@ Clashes = Mapping[str, tuple[str, str]]
 
 
 class ResourceOwners:
-    """Records which part lists which URIs and URI templates.
+    """Records which part of a composition lists which URIs and URI templates.
 
+    A part is one of the backends that the composition serves as one.
     maps_clashes: what happens if two parts list the same URI:
         - True: the part that has listed it first keeps the URI. Clients see the URI of the other
           part with a prefix, such as `notes+file:///a`, as long as both parts list it.
@@ -41,7 +42,7 @@ class ResourceOwners:
         """Record the URIs and URI templates that the parts list now.
 
         listed: name of a part -> its URIs and templates, in the order of the parts. If maps_clashes
-            is True, a part that is missing here keeps the URIs that were recorded before.
+            is True, a part that is missing in `listed` keeps its recorded URIs.
         Returns the URIs that two parts list: URI -> (its owner, the other part). If maps_clashes is
         True, URIs that an earlier call has returned are left out.
         """

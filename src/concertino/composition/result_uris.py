@@ -30,10 +30,10 @@ def map_result_uris(
 
     Returns the same object if nothing changes, and otherwise JSON. URIs are replaced in the
     contents of resources, and in resources and resource links in the content of tools and prompts.
-    URIs inside texts are not replaced, because nobody can tell what they stand for there.
+    URIs inside texts are not replaced.
 
     method: the method of the call, such as `tools/call`.
-    result: the result of the part.
+    result: the result of the backend, with its own URIs.
     map_uri: called with each URI; returns the URI that clients see.
     """
     if not isinstance(result, Raw):

@@ -13,16 +13,17 @@ __all__ = ["CompositionRules"]
 
 
 class CompositionRules(Struct, frozen=True, kw_only=True):
-    """Settings of a composition. compose() uses the defaults, except for `strict`.
+    """Settings of a composition, which serves several backends (its parts) as one.
 
+    compose() uses the defaults, except for `strict`.
     strict: whether to serve nothing before all parts have started, and to fail if one part fails.
     start_s: how long the start of the composition waits for slow parts, in seconds.
-    lists_s: until how many seconds after the beginning of the start a list waits for slow parts.
-        Some clients ask only once for a list, so a list should be complete.
+    lists_s: how long after the beginning of the start lists wait for slow parts, in seconds. Some
+        clients ask only once for a list, so a list should be complete.
     may_be_empty: whether the composition starts even if none of its parts has started.
-    list_limit_s: how long a list waits for the items of a part, in seconds. After that the part is
-        left out of the list, like a part that fails. None to wait without a limit; then the list
-        fails if one part fails.
+    list_limit_s: how long a list waits for the items of a part, in seconds.
+        - A number: a part that takes longer or fails is left out of the list.
+        - None: the list waits without a limit, and fails if a part fails.
     maps_uris: what happens if two parts list the same URI. If True, clients see the URI of the
         second part with a prefix. If False, the start of the composition fails.
     retries_s: the delays before a part that has failed is started again, in seconds; the last delay

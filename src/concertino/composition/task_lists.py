@@ -28,7 +28,7 @@ class _TaskPage(Struct, rename="camel"):
 
 
 def lists_tasks(features: ServerFeatures) -> bool:
-    """Return whether a part has the method `tasks/list`."""
+    """Return whether a server with these features has the method `tasks/list`."""
     tasks = features.other_capabilities.get("tasks")
     return isinstance(tasks, dict) and "list" in tasks
 
@@ -39,10 +39,11 @@ async def list_tasks(
     fetch: Callable[[str, Call], Awaitable[Struct | Raw]],
     report_failure: Callable[[str, str, BaseException], object],
 ) -> Raw:
-    """Return one page of the joined list of tasks.
+    """Return one page of the joined list of tasks of a composition's parts.
 
-    The page has the tasks of the parts one after the other, and ends after the first part that has
-    another page. A part that answers with an error, or with no page of tasks, is left out.
+    A part is one of the backends that the composition serves as one. The page has the tasks of the
+    parts one after the other, and ends after the first part that has another page. A part that
+    answers with an error, or with no page of tasks, is left out.
     parts: the names of the parts that list tasks, in the order of the composition.
     call: the client's request.
     fetch: called with the name of a part and the request for it; sends the request, and returns the

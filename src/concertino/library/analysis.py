@@ -117,10 +117,10 @@ def shared_analyser() -> Analyser:
 
 
 class Analyser:
-    """Converts text to search terms: lower-case words without their endings.
+    """Converts text to search terms: lower-case words without their endings and accents.
 
-    The docstring of this module has the rules. Any thread may use an Analyser. Creating one raises
-    TargetError if tantivy is not installed.
+    Frequent words such as "the" are dropped. The docstring of this module has all rules. Any thread
+    may use an Analyser. Creating one raises TargetError if tantivy is not installed.
     """
 
     def __init__(self) -> None:

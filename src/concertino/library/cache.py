@@ -90,10 +90,10 @@ class CacheFile(Struct, frozen=True, array_like=True):
     """The content of a cache file.
 
     documents: all documents of the library.
-    numbers: the number of each document in the index, in the order of `documents`.
+    numbers: the number of each document in the search index, in the order of `documents`.
     next_number: the number that the next new document gets.
-    dead: how many removed documents still count in the index's word statistics (see index.py).
-    files: name -> content of the files of the index.
+    dead: how many removed documents the search index still counts in the frequencies of words.
+    files: name -> content of the files of the search index.
     """
 
     documents: list[Document]
@@ -113,7 +113,7 @@ class _Footer(Struct, frozen=True):
 
 
 class IndexDirectory:
-    """A locked directory with the files of one index, which only this process uses.
+    """A locked directory with the files of one search index, which only this process uses.
 
     Creating the object creates the directory, and raises OSError if that fails. The directory is
     removed when the object is garbage-collected, or when the process ends.
@@ -237,7 +237,7 @@ class Cache:
         Raises nothing: a failure is logged.
         documents: number in the index -> document.
         next_number: the number that the next new document gets.
-        dead: how many removed documents still count in the index's word statistics.
+        dead: how many removed documents the search index still counts in the frequencies of words.
         index: the directory with the files of the index.
         """
         try:

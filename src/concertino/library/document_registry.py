@@ -26,7 +26,7 @@ Item = Document | PlainFile
 
 
 class Change(Struct):
-    """What has changed in the directories of a library. Its truth value is False if nothing has.
+    """The changes in the directories of a library. Its truth value is False if there are none.
 
     items: path -> file, for the new and changed files in the directory of resources.
     removed_items: the paths of the files that were removed from the directory of resources.
@@ -52,7 +52,7 @@ class Change(Struct):
 
 
 class Ambiguous(Exception):
-    """Raised if a client uses an alias that several files have.
+    """Raised if a client uses a short name in a URI that could mean several files.
 
     candidates: the URIs of these files, sorted.
     """
@@ -65,7 +65,9 @@ class Ambiguous(Exception):
 class DocumentRegistry:
     """Finds the files and prompts of one library. It is empty until apply() adds files.
 
-    Keys and aliases are explained at the top of this module. Any thread may use a registry.
+    The key of a file is the part of its URI after `SCHEME://`, which follows from its path. Aliases
+    are shorter names, such as the file name alone, by which clients may also refer to a file. Any
+    thread may use a registry.
     """
 
     def __init__(self) -> None:
@@ -157,10 +159,10 @@ class DocumentRegistry:
     # Looking up
 
     def find(self, key: str) -> Item | None:
-        """Return the file with this key or alias; None if there is none.
+        """Return the file that a client's URI means; None if there is none.
 
-        key: the part of a client's URI after `SCHEME://`, percent-decoded.
-        Raises Ambiguous if it is an alias of several files.
+        key: the part of the URI after `SCHEME://`, percent-decoded: the key or an alias of a file.
+        Raises Ambiguous for an alias of several files.
         """
         with self._lock:
             path = self._keys.get(key)
@@ -228,8 +230,8 @@ class DocumentRegistry:
     def ambiguities(self) -> dict[str, list[Item]]:
         """Return alias -> files, for each alias that several files have. For `concertino lint`.
 
-        An alias that is the key of a file is left out, because it means this file. Aliases with
-        more than two path components are left out, too.
+        An alias is a short name by which clients may refer to a file. It is left out here if it is
+        also the key of a file, and so means this file, or if it contains more than one `/`.
         """
         with self._lock:
             return {
@@ -241,7 +243,7 @@ class DocumentRegistry:
     def find_shadowed(self) -> list[Item]:
         """Return the files that clients cannot read by their URI. For `concertino lint`.
 
-        Their URI means something else: another file with the same key, the registry or a search.
+        The URI of such a file means another file, the list of all files (registry) or a search.
         """
         with self._lock:
             keys = ((path, key_of(path)) for path in sorted(self._items))
@@ -290,16 +292,20 @@ class DocumentRegistry:
 
 
 def is_reserved(key: str) -> bool:
-    """Return whether a key in a client's URI means the registry or a search, and not a file."""
+    """Return whether a URI means the list of all files (registry) or a search, and not a file.
+
+    key: the part of the URI after `SCHEME://`.
+    """
     return key in (REGISTRY, MATCH) or (key.count("/") == 1 and key.endswith(f"/{MATCH}"))
 
 
 def aliases_of(item: Item) -> Iterable[str]:
-    """Return the aliases of a file: the other keys by which clients may refer to it.
+    """Return the aliases of a file: the names by which clients may refer to it in a URI.
 
     A document has three names: its file name, the file name without suffix, and its id. Any other
     file has only its file name. Each name is an alias in three forms: alone, after the file's
-    directory, and after the file's category. The key that follows from the path is not an alias.
+    directory, and after the file's category. The key of the file, which is the part of its own URI
+    after `SCHEME://`, is not an alias.
     """
     path = item.path
     folder, _, name = path.rpartition("/")

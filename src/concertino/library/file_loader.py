@@ -40,7 +40,7 @@ MAX_LOGGED = 20
 class FolderState(Generic[Parsed]):
     """Keeps the parsed files of one directory up to date. Use it from one thread at a time.
 
-    folder: lists and reads the files.
+    folder: the directory, whose files it lists and reads.
     parse: called with a Markdown file and its bytes. Returns the parsed file (None if the file is
         invalid) and a list of its problems, which are its defects.
     parse_other: called with each file that is not Markdown, and with each Markdown file for which

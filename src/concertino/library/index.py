@@ -76,7 +76,9 @@ MARGIN = 8
 class ScorePart(Struct, frozen=True):
     """The part of a document's score that comes from one term of the query in one field.
 
-    field: a key of WEIGHTS, such as "title".
+    term: a word of the query without its ending.
+    field: the part of the document that contains the term, a key of WEIGHTS such as "title".
+    score: the number that is added to the document's score.
     """
 
     term: str
@@ -158,10 +160,10 @@ class Index:
         """Return an index of the documents. Blocks.
 
         documents: the documents. If several have the same URI, the last one is used.
-        cache: the cache file of the library; None to use no cache. If the file has most of the
-            documents, its index is updated and used, which is faster than building one. Otherwise a
-            new index is built, and stored in the file. If the file cannot be read or written, that
-            is logged.
+        cache: the cache file of the library; None to use no cache.
+            - If the file contains most of the documents, the index in it is updated and returned.
+            - Otherwise a new index is built, and stored in the file.
+            - A file that cannot be read or written is logged, and not used.
         count: counts the tokens of a text, for token budgets.
         Raises TargetError if tantivy is not installed.
         """
@@ -363,8 +365,8 @@ class Index:
     def match(self, query: Query) -> RenderedText:
         """Return the matching documents as a text, in the query's mode and within its token budget.
 
-        rendering.py describes the text. Any thread may call this, also during an update(). The same
-        query returns the same text until the next update().
+        Any thread may call this, also during an update(). The same query returns the same text
+        until the next update().
         """
         return render(query, self.search(query).hits, self.count, self.length)
 

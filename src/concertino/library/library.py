@@ -189,8 +189,8 @@ class Library:
             variables that replace them, such as CONCERTINO_MAX_IN_FLIGHT.
         loop_factory: makes the event loop, for example uvloop.new_event_loop; None for the event
             loop of asyncio.
-        http: None to serve over stdin and stdout; an address, HOST:PORT or unix:PATH, to serve over
-            HTTP at it until SIGTERM. Needs the extra http.
+        http: the address at which to serve over HTTP until SIGTERM, HOST:PORT or unix:PATH. This
+            needs the extra `http`. None to serve over stdin and stdout.
         """
         run(self, http=http, limits=limits, loop_factory=loop_factory)
 

@@ -69,7 +69,7 @@ class LibraryHandlers:
 
     scheme: the scheme of the library's URIs.
     documents: the files and prompts.
-    reader: answers `resources/read`.
+    reader: the reader of resources, which answers `resources/read`.
     page_size: how many entries one page of a list has at most.
     """
 

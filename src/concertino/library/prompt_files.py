@@ -40,6 +40,8 @@ QUOTED = 64
 class Argument(Struct, frozen=True):
     """One argument of a prompt, as the prompt's front matter declares it.
 
+    name: the name of the argument.
+    description: the description for people; None if there is none.
     required: whether the client must send a value. This has no effect if there is a default.
     default: the value if the client sends none; None for no default.
     values: suggestions for completion; other values are allowed.

@@ -52,8 +52,8 @@ def parse_query(
     """Return the Query for a search URI.
 
     text: the part of the URI after `?`, not yet decoded.
-    category: the category before `match` in the URI, to search only in this category; None to
-        search in all categories or those of the parameter `categories`, which is allowed only then.
+    category: the category before `match` in the URI, to search only in this category. The parameter
+        `categories` is not allowed then. None if there is no category before `match`.
     category_of: called with a name in singular or plural; returns the library's category with this
         name, or None.
     known: all categories of the library, for the error text.

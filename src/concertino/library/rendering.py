@@ -59,8 +59,8 @@ PARAGRAPH = re.compile(r"$")
 class Hit(Struct, frozen=True):
     """A document that matches a query.
 
-    document: the document.
-    score: how well it matches; higher is better. Scores of different queries cannot be compared.
+    score: how well the document matches; higher is better. Scores of different queries cannot be
+        compared.
     """
 
     document: Document
@@ -94,7 +94,8 @@ def render(
 ) -> RenderedText:
     """Write search hits as a text, in the mode and within the token budget of the query.
 
-    The docstring of this module describes the modes.
+    Query describes the modes. If the documents do not fit into the budget, the text has fewer of
+    them, or a part of one.
     query: the query, for its `mode`, `max_tokens` and `text`.
     hits: the documents that match the query, best first.
     count: returns the number of tokens of a text.

@@ -67,7 +67,7 @@ class ResourceReader:
 
     scheme: the scheme of the library's URIs.
     documents: the files of the library.
-    loader: has the directories, from which the files are read.
+    loader: the directories from which the files are read.
     count: counts the tokens of a text.
     cache_size: how many files are kept in memory; 0 for none.
     log: the logger for requests and for files that cannot be read.

@@ -32,13 +32,13 @@ MAX_PATH = 4096
 
 
 def key_of(path: str) -> str:
-    """Return the key of a file's URI: its path without `.md`.
+    """Return the key of a file, which is the part of its URI after `scheme://`.
 
-    The key depends only on the path, so adding a file never changes the URI of another file. Two
-    kinds of files keep `.md`, because their keys could otherwise mean something else:
+    The key is the path without `.md`. Two kinds of files keep `.md`, because their URIs could
+    otherwise mean something else:
 
-    - a file at the top, whose key could equal that of a category or of the registry;
-    - a file whose key would be `CATEGORY/match`, which means a search.
+    - a file at the top, whose URI could equal that of a category or of the registry;
+    - a file whose URI would be `scheme://CATEGORY/match`, which means a search.
 
     path: the path relative to the directory of resources.
     """
@@ -50,9 +50,9 @@ def key_of(path: str) -> str:
 
 
 def uri_of(scheme: str, key: str) -> str:
-    """Return the URI with this key, which is percent-encoded.
+    """Return a URI with the key percent-encoded.
 
-    key: the result of key_of(), or the name of a category.
+    key: the part after `scheme://`: the result of key_of(), or the name of a category.
     """
     return f"{scheme}://{quote_from_bytes(os.fsencode(key), UNQUOTED)}"
 
@@ -60,7 +60,8 @@ def uri_of(scheme: str, key: str) -> str:
 def split_uri(scheme: str, uri: str) -> tuple[str, str | None] | None:
     """Split a client's URI into its key and its query.
 
-    The key is percent-decoded. The query is the undecoded part after `?`; None if there is no `?`.
+    The key is the part between `scheme://` and `?`, percent-decoded. The query is the undecoded
+    part after `?`; None if there is no `?`.
     Returns None instead of the two values if the URI does not have this scheme, has a fragment or
     is too long.
     """

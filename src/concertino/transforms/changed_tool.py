@@ -262,15 +262,15 @@ class ChangedTool:
         return self.client_name != self.name or bool(self._renamed or self._hidden)
 
     def reword(self, text: str) -> str:
-        """Translate a message of the server for clients.
+        """Return a message of the server as clients may see it.
 
-        Replaces the server's names by the names that clients see, and the names and values of
+        The server's names are replaced by the names that clients see, and the names and values of
         hidden arguments by HIDDEN.
         """
         return self._reword(text)
 
     def reword_error(self, error: RpcError) -> RpcError:
-        """Translate the message and the data of an error of the server for clients."""
+        """Return an error of the server with its message and data translated as by reword()."""
         data = error.data
         if data is not None:
             data = self.reword_value(data)
@@ -278,7 +278,7 @@ class ChangedTool:
 
     # Any: a JSON value.
     def reword_value(self, value: Any) -> Any:
-        """Translate all strings in a JSON value as reword() does, also the keys of objects."""
+        """Return a JSON value with all strings translated as by reword(), also keys of objects."""
         if isinstance(value, str):
             return self.reword(value)
         if isinstance(value, dict):

@@ -114,7 +114,7 @@ class FeaturesAsTools(BackendWrapper):
         self._page: tuple[Struct | Raw, Raw] | None = None
 
     def features(self) -> ServerFeatures:
-        """Return the features of the inner backend, with tools in addition."""
+        """Return the features of the inner backend, with `tools` set to True."""
         features = self.inner.features()
         if features.tools or not self._tools:
             return features

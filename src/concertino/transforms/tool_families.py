@@ -35,7 +35,6 @@ SATURATION = 8.0
 class ToolFamilies:
     """The families of a list of tools. A family is the tools whose names begin with the same words.
 
-    An object never changes.
     names: the names of the tools. A tool's index in this list is its number.
     postings: term (stem of a word) -> number of a tool -> how often the term occurs in the tool's
         texts; important texts may count more than once.

@@ -171,9 +171,9 @@ class ToolSearch(BackendWrapper):
     def call_starter(self) -> CallStarter | None:
         """Return the functions with which the runtime begins calls (backend/call_hooks.py).
 
-        Calls of the inner backend's tools go to the CallStarter of the inner backend, so they cost
-        no more than without the search. Returns None if the runtime must call `handle` instead: if
-        the inner backend has no CallStarter, or if a subclass of this class overrides `handle`.
+        Calls of the inner backend's tools go to the CallStarter of the inner backend. Returns None
+        if the inner backend has no CallStarter, or if a subclass of this class overrides `handle`.
+        The runtime then calls `handle`.
         """
         inner = call_starter_of(self.inner)
         if inner is None or not has_method_of(self, ToolSearch.handle, self.handle):

@@ -73,9 +73,10 @@ def fail_in_all_ways(context: CaseContext) -> None:
 
 
 def return_unsendable_values(context: CaseContext) -> None:
-    """Call a tool that returns each value of its schema's list that JSON cannot hold.
+    """Call the tool `give` once for each value of its argument `what`.
 
-    A response must come back each time.
+    Each value makes the tool return something that JSON cannot hold. A response must come back each
+    time.
     """
     for kind in context.find_tool("give").choices:
         response = context.call_tool("give", what=kind)
@@ -95,9 +96,10 @@ def return_200_mb(context: CaseContext) -> None:
 
 
 def write_to_stdout(context: CaseContext) -> None:
-    """Call a tool that writes to stdout in each way that its schema lists.
+    """Call the tool `say` once for each value of its argument `how`.
 
-    None of its lines must arrive among the messages.
+    Each value makes the tool write a line to stdout in another way. None of the lines must arrive
+    among the messages.
     """
     choices = context.find_tool("say").choices
     for number, how in enumerate(choices):
@@ -113,9 +115,10 @@ def write_to_stdout(context: CaseContext) -> None:
 
 
 def fork_in_all_ways(context: CaseContext) -> None:
-    """Call a tool that forks in each way that its schema lists.
+    """Call the tool `fork` once for each value of its argument `how`.
 
-    None of the child's lines must arrive among the messages.
+    Each value makes the tool start a child that writes to all descriptors, and end the child in
+    another way. None of the child's lines must arrive among the messages.
     """
     for how in context.find_tool("fork").choices:
         context.call_tool("fork", how=how)
@@ -172,9 +175,9 @@ def fork_then_close_stdin(context: CaseContext) -> None:
 
 
 def measure_error_texts(context: CaseContext) -> None:
-    """Call a tool that fails in each way that its schema lists.
+    """Call the tool `fail` once for each value of its argument `how`.
 
-    Each error must have at most 16 KiB.
+    Each value makes the tool fail in another way. Each error must have at most 16 KiB.
     """
     for how in context.find_tool("fail").choices:
         response = context.call_tool("fail", how=how)
