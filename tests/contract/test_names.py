@@ -1029,6 +1029,7 @@ ToolRequest
     5 provider: string
     6 session_id: string
     1000 arguments_json: optional bytes
+    1001 trace: map<string, string>
 ToolResponse
     1 success: bool
     2 result: optional bytes
@@ -1049,6 +1050,7 @@ ToolDefinition
 PromptGetRequest
     1 prompt_name: string
     2 arguments: map<string, string>
+    1001 trace: map<string, string>
 PromptGetResponse
     1 description: string
     2 messages: repeated PromptMessage
@@ -1073,6 +1075,7 @@ ContentBlock
 StorageReadRequest
     1 path: string
     2 storage_type: string
+    1001 trace: map<string, string>
 StorageReadResponse
     1 content: bytes
     2 metadata: optional bytes
@@ -1122,6 +1125,7 @@ StreamStart
     1003 session_id: string
     1004 window: int64
     1005 subscribe: Subscribe
+    1006 trace: map<string, string>
 StreamCancel
     1 stream_id: string
 StreamChunk

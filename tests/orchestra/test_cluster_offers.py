@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from orchestra.hubs import (
     write_plugins_file,
 )
 from orchestra.nats_servers import NatsServerProcess
+from orchestra.test_trace_context import PLUGIN, TRACE
 
 from concertino.errors import Disconnected
 from concertino.orchestra.authority import create_authority
@@ -134,6 +136,25 @@ async def test_streams_prompts_and_callers_pass_between_hubs(
         call = ToolRequest(tool_name="caller", caller_plugin="tools.asker")
         answered = await other.answer(PluginRequest(tool_call=call), SOMEBODY)
         assert unpack(answered.tool_call.result) == {"text": "tools.asker"}
+
+
+@on_a_loop
+async def test_trace_context_passes_between_hubs(tmp_path: Path, server: NatsServerProcess) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    plugin = sdk(here, "tools.traced", PLUGIN)
+    trace = {key: TRACE[key] for key in ("tracestate", "baggage")}
+    call = {"tool_name": "trace", "trace_parent": TRACE["traceparent"], "trace": trace}
+    async with hub_with(here, server, plugin), hub_with(there, server) as other:
+        await until_tools(other, ["trace"])
+        answered = await other.answer(PluginRequest(tool_call=ToolRequest(**call)), SOMEBODY)
+        assert json.loads(unpack(answered.tool_call.result)["text"]) == TRACE
+        start = StreamStart(stream_id="1", window=1 << 20, **call)
+        [end] = [item async for item in other.stream(start, SOMEBODY)]
+        assert json.loads(unpack(end.stream_end.result.result)["text"]) == TRACE
+        prompt = PromptGetRequest(prompt_name="ask", trace=TRACE)
+        got = await other.answer(PluginRequest(prompt_get=prompt), SOMEBODY)
+        assert json.loads(got.prompt_get.messages[0].content.text) == TRACE
 
 
 @on_a_loop

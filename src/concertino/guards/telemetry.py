@@ -2,7 +2,8 @@
 
 Needs the extra `otel`. The reports go to the OpenTelemetry providers of the process, which
 `opentelemetry-instrument` or the application sets up. Without providers, nothing is reported. If a
-request has a `traceparent` in `_meta`, the span continues the caller's trace.
+request has a `traceparent` in `_meta`, the span continues the caller's trace. If the call is
+forwarded, the next program gets this span in `_meta`.
 Arguments and results are never reported. Secrets are removed from names and error texts.
 Spec: opentelemetry.io, semantic conventions, GenAI, "MCP"; W3C Trace Context; 2026-07-28
 basic/index "_meta".
@@ -16,6 +17,7 @@ from functools import partial
 from typing import Any, cast
 
 from msgspec import Raw, Struct
+from msgspec.json import encode
 from msgspec.structs import replace
 
 from concertino.backend.call_hooks import CheckArguments, argument_check_of
@@ -36,10 +38,10 @@ from concertino.logs.redact import redactor
 
 try:
     from opentelemetry import metrics, trace
-    from opentelemetry.propagate import extract
+    from opentelemetry.propagate import extract, inject
 except ImportError:
     # The class exists without the extra, so that help() and inspect can show concertino.guards.
-    metrics = trace = extract = cast("Any", None)
+    metrics = trace = extract = inject = cast("Any", None)
 
 __all__ = ["Telemetry", "telemetry"]
 
@@ -137,8 +139,15 @@ class Telemetry(BackendWrapper):
                 trace_id = trace.format_trace_id(span_context.trace_id)
                 current_context.set(replace(log_context, trace=trace_id))
 
+            # A backend that forwards the call, such as a proxy or a hub, passes on `_meta`. So the
+            # spans of the next program become children of this one.
+            spans: dict[str, str] = {}
+            inject(spans)
+            forwarded = {key: Raw(encode(value)) for key, value in spans.items()}
+            passed_on = replace(call, meta={**call.meta, **forwarded})
+
             try:
-                result = await self.inner.handle(call, context)
+                result = await self.inner.handle(passed_on, context)
                 failure = failure_of_result(call, result)
                 return result
             except BaseException as exc:

@@ -56,6 +56,7 @@ from concertino.orchestra.resource_translation import (
 )
 from concertino.orchestra.rpc_interface import TIMEOUT_S
 from concertino.orchestra.streams import CollectedStream, ResponseStream
+from concertino.orchestra.trace_context import read_trace
 from concertino.orchestra.translation import (
     call_request,
     call_result,
@@ -307,7 +308,9 @@ class HubBackend:
         return result
 
     async def _get_prompt(self, call: Call) -> Struct:
-        response = await self._ask(prompt_request(call.params), call)
+        request = prompt_request(call.params)
+        request.prompt_get.trace.update(read_trace(call.meta))
+        response = await self._ask(request, call)
         return prompt_result(read_response(response, "prompt_get"))
 
     async def _list_resources(self, call: Call) -> Struct:
@@ -335,6 +338,7 @@ class HubBackend:
 
     async def _read_resource(self, call: Call) -> Struct:
         uri, request = read_request(call.params)
+        request.storage_read.trace.update(read_trace(call.meta))
         return read_result(uri, await self._ask(request, call))
 
     async def _list_events(self, call: Call) -> Raw:

@@ -34,6 +34,7 @@ from concertino.orchestra.plugin_messages import (
 )
 from concertino.orchestra.storage import StorageError, check_pattern, matcher
 from concertino.orchestra.structs import encode_struct
+from concertino.orchestra.trace_context import trace_of
 from concertino.protocol.pagination import read_all_pages
 from concertino.types.resources_and_prompts import (
     ListResourcesResult,
@@ -66,7 +67,7 @@ async def answer_from_server(request: PluginRequest, sessions: McpSessions) -> P
             return await _list(client, query.prefix, query.pattern, meta)
         if kind == "storage_read":
             params = {"uri": request.storage_read.path}
-            meta = sessions.forwarded_meta(request.path)
+            meta = sessions.forwarded_meta(request.path) | trace_of(request)
             return _read(
                 await client.request("resources/read", params, into=ReadResourceResult, meta=meta)
             )

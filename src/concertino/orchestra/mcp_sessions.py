@@ -30,6 +30,7 @@ from concertino.errors import (
 )
 from concertino.jsonrpc.limits import Limits
 from concertino.orchestra.request_path import PATH, extend_path, make_step
+from concertino.orchestra.trace_context import TRACE_KEYS
 from concertino.protocol.call import ServerFeatures
 from concertino.proxy.features import features_before_start
 from concertino.proxy.file_server import START_S
@@ -193,10 +194,9 @@ class McpSessions:
         handler = self._handlers[call.method]
         try:
             meta = self.forwarded_meta(context.meta.get(PATH, ()))
+            meta |= {key: context.meta[key] for key in TRACE_KEYS if key in context.meta}
             if call.method != "tools/call":
                 return await handler(self.main, call.params, context, meta)
-            if trace := context.meta.get("traceparent"):
-                meta["traceparent"] = trace
             async with self._session(context) as client:
                 return await handler(client, call.params, context, meta)
         except ConcertinoError as exc:

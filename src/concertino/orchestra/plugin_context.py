@@ -33,6 +33,7 @@ from concertino.orchestra.plugin_sampling import sample_at_hub
 from concertino.orchestra.request_path import PATH
 from concertino.orchestra.rpc_interface import RpcConnection
 from concertino.orchestra.streams import ChunkSender
+from concertino.orchestra.trace_context import trace_of
 from concertino.runtime.client_questions import sample
 from concertino.runtime.context import DONE
 from concertino.runtime.subcalls import SubcallContext
@@ -77,7 +78,7 @@ class PluginContext:
     Attributes:
     call: the call of the tool in `request`.
     meta: facts about the call; a key is missing if the request does not contain the fact:
-        - `traceparent`: the W3C trace context.
+        - `traceparent`, `tracestate`, `baggage`: the W3C trace context.
         - `orchestra/caller`: the id of the plugin that has sent the call.
         - `orchestra/session`: the id of the caller's MCP session.
         - `orchestra/provider`: the AI provider that the call is for, such as "openai".
@@ -122,7 +123,7 @@ class PluginContext:
     def meta(self) -> Mapping[str, Any]:
         call = self.call
         values = {
-            "traceparent": call.trace_parent,
+            **trace_of(self._request),
             "orchestra/caller": call.caller_plugin,
             "orchestra/session": call.session_id,
             "orchestra/provider": call.provider,

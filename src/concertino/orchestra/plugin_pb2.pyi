@@ -218,7 +218,14 @@ class HealthResult(_message.Message):
     def __init__(self, status: _Optional[_Union[HealthResult.Status, str]] = ..., message: _Optional[str] = ..., details: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ToolRequest(_message.Message):
-    __slots__ = ("tool_name", "arguments", "caller_plugin", "trace_parent", "provider", "session_id", "arguments_json")
+    __slots__ = ("tool_name", "arguments", "caller_plugin", "trace_parent", "provider", "session_id", "arguments_json", "trace")
+    class TraceEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     TOOL_NAME_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     CALLER_PLUGIN_FIELD_NUMBER: _ClassVar[int]
@@ -226,6 +233,7 @@ class ToolRequest(_message.Message):
     PROVIDER_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_JSON_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     tool_name: str
     arguments: bytes
     caller_plugin: str
@@ -233,7 +241,8 @@ class ToolRequest(_message.Message):
     provider: str
     session_id: str
     arguments_json: bytes
-    def __init__(self, tool_name: _Optional[str] = ..., arguments: _Optional[bytes] = ..., caller_plugin: _Optional[str] = ..., trace_parent: _Optional[str] = ..., provider: _Optional[str] = ..., session_id: _Optional[str] = ..., arguments_json: _Optional[bytes] = ...) -> None: ...
+    trace: _containers.ScalarMap[str, str]
+    def __init__(self, tool_name: _Optional[str] = ..., arguments: _Optional[bytes] = ..., caller_plugin: _Optional[str] = ..., trace_parent: _Optional[str] = ..., provider: _Optional[str] = ..., session_id: _Optional[str] = ..., arguments_json: _Optional[bytes] = ..., trace: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ToolResponse(_message.Message):
     __slots__ = ("success", "result", "error_code", "error_message", "result_json", "structured")
@@ -286,8 +295,15 @@ class ToolDefinition(_message.Message):
     def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., input_schema: _Optional[bytes] = ..., input_schema_json: _Optional[bytes] = ..., output_schema: _Optional[bytes] = ...) -> None: ...
 
 class PromptGetRequest(_message.Message):
-    __slots__ = ("prompt_name", "arguments")
+    __slots__ = ("prompt_name", "arguments", "trace")
     class ArgumentsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class TraceEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -296,9 +312,11 @@ class PromptGetRequest(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     prompt_name: str
     arguments: _containers.ScalarMap[str, str]
-    def __init__(self, prompt_name: _Optional[str] = ..., arguments: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    trace: _containers.ScalarMap[str, str]
+    def __init__(self, prompt_name: _Optional[str] = ..., arguments: _Optional[_Mapping[str, str]] = ..., trace: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class PromptGetResponse(_message.Message):
     __slots__ = ("description", "messages", "failure")
@@ -357,12 +375,21 @@ class ContentBlock(_message.Message):
     def __init__(self, type: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class StorageReadRequest(_message.Message):
-    __slots__ = ("path", "storage_type")
+    __slots__ = ("path", "storage_type", "trace")
+    class TraceEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     PATH_FIELD_NUMBER: _ClassVar[int]
     STORAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     path: str
     storage_type: str
-    def __init__(self, path: _Optional[str] = ..., storage_type: _Optional[str] = ...) -> None: ...
+    trace: _containers.ScalarMap[str, str]
+    def __init__(self, path: _Optional[str] = ..., storage_type: _Optional[str] = ..., trace: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class StorageReadResponse(_message.Message):
     __slots__ = ("content", "metadata", "version", "metadata_json", "failure", "contents_json")
@@ -457,7 +484,14 @@ class StorageEntry(_message.Message):
     def __init__(self, path: _Optional[str] = ..., size: _Optional[int] = ..., version: _Optional[int] = ..., modified_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., resource_json: _Optional[bytes] = ...) -> None: ...
 
 class StreamStart(_message.Message):
-    __slots__ = ("stream_id", "tool_name", "arguments", "caller_plugin", "arguments_json", "trace_parent", "provider", "session_id", "window", "subscribe")
+    __slots__ = ("stream_id", "tool_name", "arguments", "caller_plugin", "arguments_json", "trace_parent", "provider", "session_id", "window", "subscribe", "trace")
+    class TraceEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     TOOL_NAME_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -468,6 +502,7 @@ class StreamStart(_message.Message):
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     stream_id: str
     tool_name: str
     arguments: bytes
@@ -478,7 +513,8 @@ class StreamStart(_message.Message):
     session_id: str
     window: int
     subscribe: Subscribe
-    def __init__(self, stream_id: _Optional[str] = ..., tool_name: _Optional[str] = ..., arguments: _Optional[bytes] = ..., caller_plugin: _Optional[str] = ..., arguments_json: _Optional[bytes] = ..., trace_parent: _Optional[str] = ..., provider: _Optional[str] = ..., session_id: _Optional[str] = ..., window: _Optional[int] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ...) -> None: ...
+    trace: _containers.ScalarMap[str, str]
+    def __init__(self, stream_id: _Optional[str] = ..., tool_name: _Optional[str] = ..., arguments: _Optional[bytes] = ..., caller_plugin: _Optional[str] = ..., arguments_json: _Optional[bytes] = ..., trace_parent: _Optional[str] = ..., provider: _Optional[str] = ..., session_id: _Optional[str] = ..., window: _Optional[int] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., trace: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class StreamCancel(_message.Message):
     __slots__ = ("stream_id",)

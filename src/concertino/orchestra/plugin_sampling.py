@@ -65,6 +65,7 @@ async def sample_at_hub(
             arguments_json=packed.json,
             caller_plugin=plugin,
             trace_parent=call.trace_parent,
+            trace=call.trace,
             provider=provider,
             session_id=call.session_id,
         )

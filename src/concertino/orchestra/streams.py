@@ -434,6 +434,7 @@ def _copy_call(source: ToolRequest | StreamStart, target: ToolRequest | StreamSt
     """Copy the fields that both kinds of calls have."""
     for name in _CALL_FIELDS:
         setattr(target, name, getattr(source, name))
+    target.trace.update(source.trace)
     if source.HasField("arguments"):
         target.arguments = source.arguments
     if source.HasField("arguments_json"):

@@ -60,6 +60,7 @@ def encode_tool_call(
     caller: bytes,
     trace_parent: str = "",
     provider: str = "",
+    rest: bytes = b"",
 ) -> bytes:
     """Return a PluginRequest that calls a tool, serialized without its id.
 
@@ -68,6 +69,7 @@ def encode_tool_call(
     caller: the result of encode_caller().
     trace_parent: the W3C trace context of the call; empty if the call has none.
     provider: the AI provider whose plugin must run the tool; empty if the call names none.
+    rest: other fields of the ToolRequest, serialized.
     """
     content = _encode_text(_TOOL_NAME, name)
     if arguments is None:
@@ -81,6 +83,7 @@ def encode_tool_call(
         content += _encode_text(_TRACE_PARENT, trace_parent)
     if provider:
         content += _encode_text(_PROVIDER, provider)
+    content += rest
     return _TOOL_CALL + encode_varint(len(content)) + content
 
 

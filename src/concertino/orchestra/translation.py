@@ -42,6 +42,7 @@ from concertino.orchestra.plugin_messages import (
     PromptGetRequest,
     PromptGetResponse,
     ToolDefinition,
+    ToolRequest,
     ToolResponse,
 )
 from concertino.orchestra.streams import WINDOW_BYTES
@@ -54,6 +55,7 @@ from concertino.orchestra.structs import (
     unpack,
 )
 from concertino.orchestra.tool_calls import encode_caller, encode_tool_call, read_text_result
+from concertino.orchestra.trace_context import PARENT, read_trace
 from concertino.types.resources_and_prompts import (
     GetPromptResult,
     Prompt,
@@ -157,8 +159,11 @@ def call_request(params: Params, meta: Params, caller: bytes) -> bytes:
     caller: the result of caller_fields().
     Raises RpcError if the params are invalid or too large.
     """
-    name, arguments, trace_parent, provider = _read_call(params, meta)
-    return encode_tool_call(name, arguments, caller, trace_parent, provider)
+    name, arguments, trace, provider = _read_call(params, meta)
+    parent = trace.pop(PARENT, "")
+    # The fields of a serialized message may follow one another in any order.
+    rest = ToolRequest(trace=trace).SerializeToString() if trace else b""
+    return encode_tool_call(name, arguments, caller, parent, provider, rest)
 
 
 def stream_request(params: Params, meta: Params, session: str) -> PluginRequest:
@@ -169,7 +174,7 @@ def stream_request(params: Params, meta: Params, session: str) -> PluginRequest:
     session: an id for the session of the MCP client, for which plugins may keep state.
     Raises RpcError if the params are invalid or too large.
     """
-    name, arguments, trace_parent, provider = _read_call(params, meta)
+    name, arguments, trace, provider = _read_call(params, meta)
     request = PluginRequest()
     # Filling in the message inside the request takes half the time of copying one into it.
     start = request.stream_start
@@ -181,18 +186,21 @@ def stream_request(params: Params, meta: Params, session: str) -> PluginRequest:
         start.arguments, json = arguments
         if json is not None:
             start.arguments_json = json
-    if trace_parent:
-        start.trace_parent = trace_parent
+    if trace:
+        start.trace_parent = trace.pop(PARENT, "")
+        start.trace.update(trace)
     if provider:
         start.provider = provider
     return request
 
 
-def _read_call(params: Params, meta: Params) -> tuple[str, PackedObject | None, str, str]:
+def _read_call(
+    params: Params, meta: Params
+) -> tuple[str, PackedObject | None, dict[str, str], str]:
     """Return the tool, the arguments, the trace context and the AI provider of a tools/call.
 
     params, meta: the params of the MCP request, and the `_meta` in them.
-    The arguments are None, and the other texts are empty, if the call does not have them.
+    What the call does not have is empty; the arguments are then None.
     Raises RpcError if the params are invalid or too large.
     """
     name = _read_name(params)
@@ -204,9 +212,9 @@ def _read_call(params: Params, meta: Params) -> tuple[str, PackedObject | None, 
             raise RpcError(INVALID_PARAMS, f"tools/call params.arguments: {exc}") from None
         except PackedTooLarge as exc:
             raise RpcError(INTERNAL_ERROR, f"tools/call params.arguments: {exc}") from None
-    trace_parent = _read_optional_text(meta["traceparent"]) if "traceparent" in meta else ""
+    trace = read_trace(meta) if meta else {}
     provider = _read_provider(meta[PROVIDER]) if PROVIDER in meta else ""
-    return name, arguments, trace_parent, provider
+    return name, arguments, trace, provider
 
 
 def _read_provider(value: Raw) -> str:
@@ -477,14 +485,6 @@ def _read_name(params: Params, method: str = "tools/call") -> str:
     if not name:
         raise RpcError(INVALID_PARAMS, f"{method} params.name: expected the name, got none")
     return name
-
-
-def _read_optional_text(raw: Raw) -> str:
-    """Return a JSON string; empty for any other value."""
-    try:
-        return _parse_text(raw)
-    except DECODE_ERRORS:
-        return ""
 
 
 def _sort_by_name(
