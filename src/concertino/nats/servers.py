@@ -51,8 +51,10 @@ class NatsServer(Struct, frozen=True):
     needs_tls: bool = False
 
     def __str__(self) -> str:
+        scheme = "tls" if self.needs_tls else "nats"
+        # An IPv6 address stands in brackets.
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'tls' if self.needs_tls else 'nats'}://{host}:{self.port}"
+        return f"{scheme}://{host}:{self.port}"
 
 
 class NatsOptions(Struct, frozen=True):
@@ -117,7 +119,8 @@ def tls_context(
     info: the server's INFO.
     Raises Disconnected if the options or the address require TLS, but the server does not have it.
     """
-    if not (info.tls_required or options.tls is not None or server.needs_tls):
+    needs_tls = info.tls_required or options.tls is not None or server.needs_tls
+    if not needs_tls:
         return None
     if not info.tls_required and not info.tls_available:
         raise Disconnected(f"{server}: TLS is wanted, and this server has none")

@@ -28,8 +28,8 @@ class AiAccount(Struct):
 
     calls: how many calls of a model the caller has made.
     failures: how many of these calls have failed or were cancelled.
-    input_tokens, output_tokens: how many tokens the requests and the answers had. Answers without
-        these numbers are estimated (chat_messages.py).
+    input_tokens, output_tokens: how many tokens the requests and the answers had. If an answer
+        does not contain these numbers, they are estimated (chat_messages.py).
     seconds: how long all calls together took.
     """
 

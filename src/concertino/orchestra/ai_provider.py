@@ -228,7 +228,7 @@ def _read_positive(config: Mapping[str, str], name: str, default: float) -> floa
 
 
 def make_provider(name: str, id: str) -> Plugin:
-    """Return a plugin whose tools ask the models of a provider. Run it with plugin.run().
+    """Return a plugin whose tools send requests to the models of a provider.
 
     name: a key of PROVIDERS, such as "openai".
     id: the id of the plugin.

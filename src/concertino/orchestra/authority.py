@@ -204,7 +204,13 @@ def create_temporary_identity(name: str) -> Identity:
     signer, key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
     authority = _make_authority_certificate(signer, timedelta(hours=1))
     certificate = _make_certificate(name, key, authority, signer, (), timedelta(hours=1))
-    return Identity(name, certificate, key, authority, certificate.not_valid_after_utc)
+    return Identity(
+        name=name,
+        certificate=certificate,
+        key=key,
+        authority=authority,
+        expires=certificate.not_valid_after_utc,
+    )
 
 
 def _issue(

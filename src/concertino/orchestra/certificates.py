@@ -203,7 +203,9 @@ class Certificates:
                 f"{self.crt(name)} has the name {certificate_name(certificate)!r} in it: {reissue}"
             )
         expires = min(certificate.not_valid_after_utc, authority.not_valid_after_utc)
-        identity = Identity(name, certificate, key, authority, expires)
+        identity = Identity(
+            name=name, certificate=certificate, key=key, authority=authority, expires=expires
+        )
         self._identities[name] = state, identity
         return identity
 

@@ -103,14 +103,21 @@ class ChatStream:
             raise ToolError("INCOMPLETE", "the answer of the model ended before its end")
         calls = [(call[0], call[1], call[2]) for _, call in sorted(self._calls.items())]
         refusal = "".join(self._refusals)
-        return ChatAnswer(self._model, "".join(self._texts), self._finish, calls, refusal)
+        return ChatAnswer(
+            model=self._model,
+            text="".join(self._texts),
+            finish_reason=self._finish,
+            tool_calls=calls,
+            refusal=refusal,
+        )
 
     def count_tokens(self) -> tuple[int, int]:
         """Return how many tokens the request has, and how many the answer has so far.
 
-        Returns the numbers in the provider's last chunk. Without this chunk, because the stream was
-        cancelled or cut off or the server never sends it, returns estimates. If the provider has
-        refused the request, both numbers are 0.
+        - If the provider has refused the request, both numbers are 0.
+        - Usually, the provider's last chunk contains the numbers.
+        - If this chunk is missing, for example because the stream was cancelled, the numbers are
+          estimates.
         """
         if self._usage is not None:
             return self._usage.prompt_tokens or 0, self._usage.completion_tokens or 0

@@ -51,8 +51,7 @@ MAX_WAITING = 1000
 class ClusterLog(EventLog):
     """The latest events of all hubs. Call open() before use, and close() at the end.
 
-    It is also the Follower of its stream (nats/stream.py), whose begin() and handle() the Stream
-    calls.
+    It is also the Follower of a Stream (nats/stream.py), which calls begin() and handle().
 
     cluster: the connection to the NATS servers.
     """

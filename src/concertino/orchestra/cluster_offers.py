@@ -63,10 +63,10 @@ class ClusterOffers:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def update(self, plugins: Iterable[PluginProcess]) -> None:
-        """Offer exactly the plugins that run and whose entries have `offer`.
+        """Offer exactly the plugins that run and whose entries allow it (`offer`).
 
-        If the tools of an offered plugin have changed, announce them. Calls in progress of a plugin
-        that is no longer offered still finish.
+        If the tools of an offered plugin have changed, announce the change. Calls in progress of a
+        plugin that is no longer offered still finish.
         plugins: all plugins of this hub.
         """
         running = {
@@ -115,8 +115,13 @@ class _Offer:
         self.plugin = plugin
         self._calls = ToolCalls(self)
         self._features = plugin.features
-        manifest = _manifest(plugin)
-        self._listener = NatsListener(cluster, plugin.id, self._answer, self._relay, manifest)
+        self._listener = NatsListener(
+            cluster,
+            plugin.id,
+            answer=self._answer,
+            relay=self._relay,
+            manifest=_manifest(plugin),
+        )
 
     async def check(self) -> None:
         """Log a warning if the NATS server does not let this hub answer calls of the plugin."""
@@ -142,7 +147,7 @@ class _Offer:
         self._listener.leave()
 
     async def close(self, drain_s: float) -> None:
-        """Stop accepting calls, wait up to drain_s seconds for pending ones, cancel the rest."""
+        """Stop accepting calls, wait up to drain_s seconds for pending calls, cancel the rest."""
         try:
             await self._listener.close(drain_s)
         finally:

@@ -125,8 +125,8 @@ class HubCluster:
     def offer_plugins(self) -> None:
         """Offer the hub's own plugins to the other hubs of the cluster.
 
-        Exactly the plugins that run, and whose entries in the plugins file have `offer`, are
-        offered from now on. Call this after each change of a plugin.
+        A plugin is offered if it runs now, and its entry in the plugins file allows it (`offer`).
+        Earlier offers of other plugins end. Call this after each change of a plugin.
         """
         if self._offers is not None:
             self._offers.update(self._own().values())

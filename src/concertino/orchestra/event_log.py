@@ -301,9 +301,9 @@ class EventReader:
 
     @property
     def has_gap(self) -> bool:
-        """Whether the subscriber has missed events that it has not got as `lost` yet.
+        """Whether the subscriber has missed events, and take() has not reported them yet.
 
-        take() or take_position() reports them in `lost`. Then this is False again.
+        The next take() or take_position() reports their number in `lost`. Then this is False again.
         """
         self._follow_restart()
         return self._lost != 0 or (self.is_behind and self._log.get(self._position + 1) is None)

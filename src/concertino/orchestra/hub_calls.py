@@ -116,9 +116,10 @@ class HubPlugin(PluginProvider, Protocol):
         ...
 
     def end_forward(self) -> None:
-        """Tell the plugin that a call that forward() has sent has ended.
+        """Count a call of forward() as ended.
 
-        The plugin counts its calls, for example to wait for them before its process is ended.
+        The plugin counts its calls in progress, for example to wait for them before its process is
+        ended.
         """
         ...
 
@@ -363,7 +364,7 @@ async def forward_request(
     plugin: None if no plugin provides the feature.
     feature: "tool", "prompt" or "storage", for the error message.
     name: the name of the tool or prompt, or the storage type, for the error message.
-    kind: the field of PluginRequest that the request sets, such as `tool_call`.
+    kind: the name of the only field that is set in `request`, such as `tool_call`.
     """
     id = request.request_id
     if plugin is None:

@@ -37,7 +37,7 @@ async def wait_until_idle(pid: int, for_s: float) -> None:
     """Wait until a process and its descendants have been idle for `for_s` seconds.
 
     They are idle if they work in at most one tenth of this time (MAX_ACTIVE). Processes that have
-    ended are idle. On systems without /proc, waits for `for_s`, but at least UNKNOWN_S.
+    ended are idle. On systems without /proc, waits for `for_s`, but at least 2 seconds.
     pid: the id of the process.
     """
     if not _HAS_PROC:

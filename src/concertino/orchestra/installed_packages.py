@@ -81,9 +81,9 @@ class InstalledPackages:
         packages = InstalledPackages()
         package = packages.find("tools.notes")
 
-    folder: None for `concertino/plugins` in the user's data directory.
-    Raises RuntimeError if `folder` is None and the user has no data directory: XDG_DATA_HOME is not
-    set, and there is no home directory.
+    folder: the directory; None for `concertino/plugins` in the user's data directory.
+    Raises RuntimeError if `folder` is None, XDG_DATA_HOME is not set, and the user has no home
+    directory.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -194,7 +194,7 @@ class InstalledPackages:
         return next((package for package in self.all() if package.id == id), None)
 
     def remove(self, package: InstalledPackage) -> None:
-        """Remove a package. Raises OSError."""
+        """Remove a package. Raises OSError if its files cannot be removed."""
         # Rename the directory first, so that no other process finds an incomplete package.
         gone = Path(tempfile.mkdtemp(prefix=".gone-", dir=self.folder))
         self._folder_of(package).rename(gone / "package")

@@ -57,8 +57,8 @@ async def listen_for_links(
     name: the name of this side's certificate; required for QUIC and a cluster.
     admits: called, over QUIC, with the name in a client's verified certificate. Returns whether
         this client may connect. None admits every client with a valid certificate.
-    relay: called first with each request, to forward it without decoding it; it returns None if
-        `answer` must handle the request. None if every request goes to `answer`.
+    relay: called first with each request, to forward it without decoding it. None if every request
+        goes to `answer`.
     Raises OSError if the address cannot be used, ValueError if it is malformed, and
     CertificateError if this side's certificate cannot be used.
     """

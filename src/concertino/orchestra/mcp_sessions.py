@@ -115,7 +115,7 @@ class McpSessions:
 
     @property
     def main(self) -> Client:
-        """The session that fetches lists, gets prompts and reads resources.
+        """The client of the session that fetches lists, gets prompts and reads resources.
 
         Raises RpcError before open().
         """

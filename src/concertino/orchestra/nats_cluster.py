@@ -55,9 +55,9 @@ async def open_cluster(address: str, name: str, certificates: Certificates | Non
         tried in random order.
     name: the id of the plugin, or `orchestrator` for a hub.
     certificates: required for an address that begins with `tls://`; None otherwise.
-    Raises Disconnected if no server can be reached, accepts this client, and accepts messages as
-    long as the plugin protocol sends. Raises ValueError for a malformed address, and the exceptions
-    of nats_options().
+    Raises Disconnected if no server can be reached, or no server accepts this client and the
+    longest messages of the plugin protocol. Raises ValueError for a malformed address, and the
+    exceptions of nats_options().
     """
     servers = parse_servers(address)
     cluster = NatsCluster(servers, nats_options(servers, name, certificates))

@@ -143,7 +143,8 @@ def request_subject(callee: str, caller: str) -> str:
 def reply_prefix(caller: str, callee: str) -> str:
     """Return the beginning of the reply subjects of a caller's requests to a callee.
 
-    The tokens LINK and N follow it.
+    Two tokens follow: LINK, which is different for each NatsLink, and N, which is different for
+    each request.
     """
     return f"{inbox_prefix(caller)}{_token_or_any(callee)}."
 

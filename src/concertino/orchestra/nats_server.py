@@ -112,11 +112,11 @@ def prepare_buckets(
 ) -> None:
     """Create the buckets of plugins and front ends, before the server is started for its clients.
 
-    For this, the function starts the server at another port, with the same store, and ends it.
+    Starts the server at another port, with the same store, and ends the server afterwards.
     program: the path of nats-server.
     configuration: the file with the result of server_configuration().
     names: the owners of the buckets: ids of plugins, and `front-end` for the HTTP front ends.
-    certificates: the directory of certificates, with that of the hub.
+    certificates: the directory of certificates, with the hub's certificate.
     Raises ServerFailed if the server ends before it is ready, OSError if it cannot be started, and
     the exceptions of create_buckets().
     """

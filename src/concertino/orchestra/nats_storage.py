@@ -197,11 +197,11 @@ class NatsStorage:
         prefix = clean_folder(prefix)
         matches = matcher(check_pattern(pattern)).fullmatch
         with _convert_errors():
-            keys = [
-                key
-                for key in self._bucket.list_keys()
-                if (path := decode_key(key)).startswith(prefix) and matches(path.rpartition("/")[2])
-            ]
+            keys: list[str] = []
+            for key in self._bucket.list_keys():
+                path = decode_key(key)
+                if path.startswith(prefix) and matches(path.rpartition("/")[2]):
+                    keys.append(key)
             entries: list[StorageEntry] = []
             for start in range(0, len(keys), BATCH):
                 batch = keys[start : start + BATCH]

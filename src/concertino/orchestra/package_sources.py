@@ -310,8 +310,11 @@ def _read_bundle(bundle: Path, files: PackageFiles, scratch: Path) -> None:
     heads = _list(scratch, "bundle", "list-heads", str(bundle))
     refs = heads.decode("utf-8", "replace").splitlines()
     names = [line.partition(" ")[2] for line in refs]
-    ref = "HEAD" if "HEAD" in names else names[0] if len(names) == 1 else ""
-    if not ref:
+    if "HEAD" in names:
+        ref = "HEAD"
+    elif len(names) == 1:
+        ref = names[0]
+    else:
         raise InvalidPackage(
             f"the bundle has no HEAD, and {len(names)} branches: git bundle create FILE HEAD"
         )

@@ -150,7 +150,9 @@ class PluginContext:
         data: object,
         logger: str | None = None,
     ) -> Awaitable[None]:
-        name = f"concertino.{self._name}{'.' + logger if logger else ''}"
+        name = f"concertino.{self._name}"
+        if logger:
+            name += f".{logger}"
         logging.getLogger(name).log(_LEVELS[level], "%s", data)
         return DONE
 
@@ -238,7 +240,7 @@ class PluginContext:
     def wait(self, awaitable: Awaitable[Any]) -> Any:
         """Block this thread until an awaitable is done, and return its result.
 
-        A cancelled call does not end the wait.
+        The wait goes on even if the call is cancelled.
         """
         # A cancellation would look for the wait in the set, which only this wait has. An awaitable
         # that sends a request to the hub ends at the latest at the request's time limit.

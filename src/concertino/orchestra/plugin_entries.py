@@ -243,7 +243,8 @@ def _read_watch(value: YamlValue, programs: Sequence[str]) -> WatchedPaths | Non
     if value.is_bool:
         if not value.bool():
             return None
-        if not (watched := watch_programs(programs)):
+        watched = watch_programs(programs)
+        if watched is None:
             raise value.error("the program is not a file here; name a path")
         return watched
     values = value.items() if value.node.kind == "sequence" else [value]

@@ -70,7 +70,7 @@ FAILED = 1
 def run(plugin: RunnablePlugin, arguments: Sequence[str] | None = None) -> NoReturn:
     """Parse command-line flags, and run a plugin with them until the hub or a signal ends it.
 
-    arguments: the flags; None for those of this process.
+    arguments: the flags; None for the flags of this process.
     Ends the process with exit code 2 if the flags are wrong.
     """
     parser = argparse.ArgumentParser(

@@ -184,12 +184,12 @@ class PluginProcess:
 
     @property
     def health(self) -> str:
-        """The problem that the last health ping has reported; empty if the plugin is healthy."""
+        """The problem in the answer to the last health ping; empty if the plugin is healthy."""
         return self._run.health
 
     @property
     def address(self) -> str:
-        """The address at which the plugin's process listens; empty before its READY line."""
+        """The address at which the plugin's process listens; empty before the process listens."""
         return self._run.address
 
     def start(self, environment: HubEnvironment) -> None:
@@ -276,8 +276,8 @@ class PluginProcess:
             each chunk.
         stream: the id of the stream in a stream_start; "" for a tool call.
         Returns None if the output buffer is full, the plugin does not run, or the call is too long.
-        Use request() then, which waits or raises the reason. Otherwise, call end_forward() when the
-        call is over.
+        Use request() then, which waits or raises the reason. After any other result, call
+        end_forward() when the call is over.
         """
         on_outcome = partial(self._on_outcome, self._run, callback)
         try:
@@ -357,7 +357,7 @@ class PluginProcess:
         self.record.calls += 1
 
     def end_forward(self) -> None:
-        """End a call that forward() has sent, in the number of calls in progress."""
+        """Count a call of forward() as ended."""
         self._in_flight -= 1
 
     async def replace(self, settings: LaunchSettings, environment: HubEnvironment) -> None:
@@ -415,8 +415,8 @@ class PluginProcess:
     async def restart(self, until: float, environment: HubEnvironment) -> None:
         """End the process after its pending calls, and start the program again at once.
 
-        Waits until the new process has started or failed, at most START_S after the end of the old
-        one.
+        Waits until the new process has started or failed, at most 15 seconds after the end of the
+        old one.
         until: when to stop waiting for the calls of the old process, by the loop's clock.
         environment: the settings that all plugins of the hub share.
         """

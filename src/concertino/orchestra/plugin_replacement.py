@@ -79,7 +79,7 @@ class PluginReplacement:
             await asyncio.wait((task,))
 
     def retire(self, run: PluginRun) -> None:
-        """Let an old run finish its calls in the background, at most CALL_S, and then end it."""
+        """Let an old run finish its calls in the background, at most 600 s, and then end it."""
         # End the oldest runs, so that there are at most MAX_OLD old runs together with this one.
         excess = max(0, len(self._old) + 1 - MAX_OLD)
         for oldest in list(self._old)[:excess]:

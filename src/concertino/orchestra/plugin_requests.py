@@ -187,7 +187,7 @@ class PluginRequests:
         request: contains the tool_call, or the stream_start if the tool is called as a stream.
         chunks: sends the tool's progress; None if the tool is not called as a stream.
         """
-        context = PluginContext(self._backend, self._name, request, chunks, self._hub())
+        context = PluginContext(self._backend, self._name, request, chunks=chunks, hub=self._hub())
         call = context.call
         name = call.tool_name
         if not self._has_tool(name, context):

@@ -113,7 +113,7 @@ class HubEnvironment(Struct, frozen=True):
     socket_address: the hub's address for plugins with `socket: true`.
     network_address: the hub's address for the other plugins; empty if there are none.
     certificates: the certificates, which QUIC needs.
-    starts: the limit for the number of plugins that start, until READY, at the same time.
+    starts: the semaphore that limits how many plugins start at the same time.
     """
 
     folder: Path
@@ -445,7 +445,7 @@ class PluginRun:
                 self._log.warning("it says that it is %s", problem or "well again")
 
     async def exit_reason(self) -> str:
-        """Wait up to EXIT_STATUS_S for the end of the process, and return how it ended.
+        """Wait up to 0.25 s for the end of the process, and return how it ended.
 
         Call this when the connection is lost, because the exit status says more about the cause
         than the error of the connection. Returns a text for users; "" if the process has not ended

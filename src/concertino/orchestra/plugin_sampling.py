@@ -73,7 +73,9 @@ async def sample_at_hub(
         return response.tool_call
 
     response = await ask("ai_sample", {"request": to_builtins(sampling)})
-    if response.error_code == "tool_not_found" and (prompt := _single_text(sampling)) is not None:
+    prompt = _single_text(sampling)
+    # No plugin has the tool ai_sample. The tool ai_prompt is enough for a single text.
+    if response.error_code == "tool_not_found" and prompt is not None:
         arguments: dict[str, object] = {"prompt": prompt}
         if sampling.system_prompt:
             arguments["system_prompt"] = sampling.system_prompt

@@ -222,9 +222,10 @@ class _QuicClientConnection(QuicRpcConnection):
         self._queue: dict[Hashable, bytes] = {}
 
     def open_socket(self, family: socket.AddressFamily, address: Address) -> None:
-        """Open the UDP socket, and begin the handshake. Raises OSError.
+        """Open the UDP socket, and begin the handshake.
 
         family, address: the address of the server, from resolve_udp().
+        Raises OSError if the socket cannot be opened or connected.
         """
         # On a connected socket, the system reports an error if no process listens at the port.
         sock = socket.socket(family, socket.SOCK_DGRAM)

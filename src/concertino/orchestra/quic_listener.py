@@ -324,7 +324,12 @@ class _QuicServerConnection(QuicRpcConnection):
         server.half_open.pop(self, None)
         peer = RemotePeer(format_address(self._quic.get_peer_address()), name)
         self.rpc = RpcServer(
-            server.handler, peer, self._respond, self._hold, self._unread_bytes, server.relay
+            server.handler,
+            peer,
+            respond=self._respond,
+            hold=self._hold,
+            unread=self._unread_bytes,
+            relay=server.relay,
         )
 
     def _on_data(
@@ -413,4 +418,5 @@ class _QuicServerConnection(QuicRpcConnection):
     def _name(self) -> str:
         """Return the addresses of the listener and of the client, for messages."""
         address = self._quic.get_peer_address()
-        return f"{self._server.address}: {format_address(address) if address else 'a client'}"
+        client = format_address(address) if address else "a client"
+        return f"{self._server.address}: {client}"

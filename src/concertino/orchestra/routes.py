@@ -92,13 +92,13 @@ P = TypeVar("P", bound=PluginProvider)
 class Routes(Struct, Generic[P], frozen=True, eq=False):
     """Says for each tool, prompt and storage type of a hub which plugin provides it.
 
-    tools: name -> the plugin that gets the calls without an AI provider. A tool that several AI
-        bridges offer, without the one for claude, and no other plugin, is missing: its calls must
-        name an AI provider.
+    tools: name -> the plugin that gets the calls without an AI provider. If only AI bridges offer a
+        tool, more than one of them, and none for claude, the tool is not in this dict: its calls
+        must name an AI provider.
     ai_tools: AI provider -> name of a tool -> the AI bridge that gets the calls with this provider.
     prompts, storage: name -> the plugin that gets the requests.
-    resources: the plugins that run MCP servers with resources. The hub sends them all the requests
-        for resources, and joins their answers.
+    resources: the plugins that run MCP servers with resources. The hub sends each request for
+        resources to these plugins, and joins the answers.
     tool_list, prompt_list: the responses to list requests, sorted by name. All requests get the
         same object; the code that sends a response overwrites its request_id each time.
     conflicts: a message for each offer of a name that the hub refuses, because another plugin

@@ -286,7 +286,8 @@ def _translate_class(text: str) -> str:
             ranges.append(f"{re.escape(low)}-{re.escape(high)}")
     if not ranges:
         return "." if negated else r"(?!)"
-    return f"[{'^' if negated else ''}{''.join(ranges)}]"
+    bracket = "[^" if negated else "["
+    return f"{bracket}{''.join(ranges)}]"
 
 
 def next_version(path: str, current: int, expected: int) -> int:

@@ -133,7 +133,7 @@ class ChunkSender:
             # An awaitable that is done already.
             return DONE
         # Only Go programs have no window, and they cannot use a chunk without data.
-        if self._is_closed or not (chunk.data or self._start.window):
+        if self._is_closed or (not chunk.data and not self._start.window):
             return DONE
         chunk.stream_id, chunk.sequence = self._start.stream_id, self.count
         payload = PluginResponse(request_id=self._id, stream_chunk=chunk).SerializeToString()
@@ -261,8 +261,8 @@ class ReceivedStream:
         Call this only from a callback of the event loop and not from a task, because the waiting
         task cannot run inside another task. After the last response or an error, does nothing.
         payload: the response; or an exception, which ends the stream as fail() does.
-        A response that cannot be decoded ends the stream with a ProtocolError. So do more than
-        MAX_HELD_BYTES of chunks that take() has not returned.
+        The stream also ends with a ProtocolError if the response cannot be decoded, or if take()
+        has not returned more than MAX_HELD_BYTES of chunks.
         """
         if self._is_ended or self._error is not None:
             return

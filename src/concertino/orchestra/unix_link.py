@@ -460,7 +460,12 @@ class _UnixServerConnection:
         connections: set[_UnixServerConnection],
     ) -> None:
         self.rpc = RpcServer(
-            handler, peer, self._respond, self._hold, lambda: self._connection.buffered_bytes, relay
+            handler,
+            peer,
+            respond=self._respond,
+            hold=self._hold,
+            unread=lambda: self._connection.buffered_bytes,
+            relay=relay,
         )
         self._connections = connections
         self._loop = asyncio.get_running_loop()
