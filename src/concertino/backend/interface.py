@@ -6,9 +6,10 @@
             return await self.inner.handle(call, context)
 
 A `Server` of Python functions, a `Library` of Markdown files and a `Proxy` for another MCP server
-are Backends, and so is a guard around one of them, which limits or filters calls. Calls and results
-have the form of MCP 2026-07-28; the session (protocol/session.py) translates results for clients of
-other revisions.
+are Backends. A guard, which limits or filters the calls of another Backend, is a Backend too. Calls
+and results have the form of MCP 2026-07-28. The session (protocol/session.py) translates results
+for clients of other revisions.
+
 Four interfaces below are optional. A Backend may implement SupportsClientNotifications. A Notifier,
 which a backend uses to notify its clients, may implement SupportsEarlyOpening, SupportsHeldOpening
 and SupportsFirstMessage, for backends whose start takes long. Optional interfaces that make calls
@@ -71,22 +72,24 @@ ChangeKind = Literal["tools", "prompts", "resources", "features"]
 class Notifier(Protocol):
     """The interface with which a backend notifies clients of changes.
 
-    Host (runtime/host.py), which connects a backend with its clients, implements it.
-
-    The methods may be called from any thread.
+    The Host (runtime/host.py), which connects a backend with its clients, passes an implementation
+    to Backend.start(). The methods may be called from any thread.
     """
 
     def report_change(self, what: ChangeKind) -> None:
         """Notify the clients that a list has changed.
 
-        what: the list: "tools", "prompts" or "resources"; or "features" if the backend's features()
-            have changed. For "features" no notification is sent, because MCP has none, but later
-            requests see the new features.
+        what: the list: "tools", "prompts" or "resources". "features" means that the result of the
+            backend's features() has changed. Then no notification is sent, because MCP has none,
+            but the answers to later requests contain the new features.
         """
         ...
 
     def report_update(self, uri: str) -> None:
-        """Notify the clients that subscribe to a resource that its content has changed."""
+        """Notify the subscribers of a resource that its content has changed.
+
+        uri: the URI of the resource.
+        """
         ...
 
 
@@ -95,11 +98,11 @@ class SupportsEarlyOpening(Protocol):
     """A Notifier that holds back the clients' first requests until the backend has started."""
 
     def open_early(self) -> None:
-        """Answer requests such as `initialize` from now on; calls still wait for the start.
+        """Answer requests such as `initialize` from now on. Calls still wait for the start.
 
         A backend whose start() takes long calls this method on the event loop, as soon as the start
-        is unlikely to fail. Without this call, the requests wait for the start, but at most
-        Limits.opening_s seconds.
+        is unlikely to fail. Without this call, such requests wait until start() returns, but at
+        most Limits.opening_s seconds. Then they are answered, too.
         """
         ...
 
@@ -114,14 +117,14 @@ class SupportsClientNotifications(Protocol):
         method: str,
         params: Mapping[str, Raw],
     ) -> None:
-        """Handle a notification that the session does not process itself.
+        """Handle a notification that the protocol itself does not need.
 
-        The session (protocol/session.py), which decodes the messages of one connection, handles
-        notifications such as `initialized` and `cancelled` itself. This method is called on the
-        event loop, and must not block.
+        Only clients of revisions before MCP 2026-07-28 send such notifications. `initialized` and
+        `cancelled` never reach this method. It is called on the event loop, and must not block.
         session: the connection on which the notification has arrived. All calls of this connection
             have the same object as `context.caller.session`.
-        method, params: the method and the params of the notification; `params` are not decoded.
+        method: the method of the notification.
+        params: the params of the notification: name -> undecoded value.
         """
         ...
 
@@ -133,11 +136,11 @@ class SupportsHeldOpening(Protocol):
     def hold_opening(self, within_s: float, describe: Callable[[], str]) -> None:
         """Let requests that open a session wait at most `within_s` seconds, then refuse them.
 
-        This is for a backend that does not know its features before it has started, such as a
-        proxy. Requests that open a session, such as `initialize`, wait for the start. If the
-        backend has not started `within_s` seconds after this call, the waiting requests get an
-        error, and so does each later one until the backend has started. Calls wait for the start
-        without this limit. Must be called on the event loop; returns at once.
+        A backend that does not know its features before it has started, such as a proxy, calls this
+        method on the event loop. The method returns at once. Requests that open a session, such as
+        `initialize`, then wait for the start. `within_s` seconds after this call, all of them that
+        are waiting or arrive before the start get an error. Calls wait for the start without this
+        limit.
         describe: returns the text of the error.
         """
         ...
@@ -147,8 +150,9 @@ class SupportsHeldOpening(Protocol):
 class SupportsFirstMessage(Protocol):
     """A Notifier that knows how the first client opens its session, before the backend has started.
 
-    A proxy needs this to open its session with its server in the same way as its client: with the
-    handshake of the revisions before MCP 2026-07-28, or without.
+    A proxy needs this to open the session with its server in the same way as the client has opened
+    the session with the proxy: with the `initialize` request of the revisions before MCP
+    2026-07-28, or without.
     """
 
     async def opens_with_handshake(self, within_s: float) -> bool:
@@ -163,7 +167,7 @@ class SupportsFirstMessage(Protocol):
 async def opens_with_handshake(outlet: Notifier, within_s: float) -> bool:
     """Wait for the first client's first message, and return whether it is `initialize`.
 
-    outlet: the Notifier that the backend's start() has got.
+    outlet: the argument of the backend's start().
     Returns False if no client is connected, if the client sends nothing for within_s seconds, or if
     `outlet` does not implement SupportsFirstMessage.
     """
@@ -183,22 +187,23 @@ class Context(Protocol):
             context.progress(1, 10, "reading")
             return await count_files(folder)
 
-    progress() and log() send at once, even if the handler does not await what they return. A
-    handler that does await it waits until a slow client has read the messages that were sent
-    before.
+    progress() and log() send at once, even if the handler does not await the returned awaitable.
+    Awaiting it lets the handler wait for a slow client, until the client has read the messages that
+    were sent before.
     """
 
     @property
     def client(self) -> ClientFacts:
-        """Return what the client says about itself: name, version, revision and capabilities."""
+        """Return the name, version, MCP revision and capabilities that the client has sent."""
         ...
 
     @property
     def principal(self) -> Principal | None:
         """Return the verified identity of the caller; None if the transport has not verified it.
 
-        Over HTTP it comes from the bearer token, on a Unix socket it is the user of the client's
-        process. Over stdin and stdout it is None, because the client has started this process.
+        Over HTTP the identity comes from the bearer token. On a Unix socket it is the user of the
+        client's process. Over stdin and stdout it is None, because the client has started this
+        process.
         """
         ...
 
@@ -206,7 +211,8 @@ class Context(Protocol):
     def caller(self) -> Caller:
         """Return the facts about this call that a backend needs to forward it to another server.
 
-        Examples are whether the client wants progress, and the connection that the call came on.
+        Examples are whether the client wants progress, and the connection on which the call has
+        arrived.
         """
         ...
 
@@ -290,26 +296,25 @@ class Context(Protocol):
 
         name: the name of the tool.
         arguments: the arguments of the tool; None for no arguments.
-        into: the type to which the result is converted. The result's structured content is
-            converted; if there is none, its text, decoded as JSON. If `into` is omitted, the result
-            is returned as a CallToolResult, even if the tool has failed.
+        into: the type to which the structured content of the result is converted. For a result
+            without structured content, the text is parsed as JSON and converted. Without `into`,
+            the CallToolResult is returned, even if the tool has failed.
         Raises RpcError for an unknown tool. Raises ToolError with the text of the result if `into`
         is given and the tool has failed.
         """
         ...
 
     async def ask(self, questions: Mapping[str, ClientRequest]) -> Mapping[str, Raw]:
-        """Ask the client several questions at once, and return its undecoded answers by key.
+        """Ask the client several questions at once. Returns key -> the undecoded answer.
 
-        elicit(), sample() and roots() use this method. They ask one question, and decode the
-        answer.
+        elicit(), sample() and roots() are simpler: they ask one question, and decode the answer.
 
         - A client of a revision before MCP 2026-07-28 gets the questions as requests, and this
-          method waits for its responses.
+          method waits for the client's responses.
         - Since 2026-07-28 a client answers by repeating the call. Therefore this method first
           raises Suspended, which ends the handler. When the client has answered, the handler runs
           again from its start, and this method returns the answers. So all code before a question
-          runs several times; use once() for work that must be done only once.
+          runs several times. Use once() for work that must be done only once.
 
         Only the handlers of tools, prompts and resources may ask, at most 16 times in one call.
         questions: key -> an Elicitation, Sampling or ListRoots of concertino.types. The key is any
@@ -353,10 +358,10 @@ class Context(Protocol):
         Since MCP 2026-07-28, the handler ends with Suspended, and runs again from its start when
         the client has answered; ask() has the details.
         message: the question, for the user.
-        form: a class whose fields are strings, numbers, bools or choices; or a JSON Schema.
-        key: identifies the question in the call; by default `q1`, `q2` and so on.
-        Returns Accepted, whose `content` is an object of the class or a dict, if the user has
-        filled in the form, and Declined if not.
+        form: a class whose fields are strings, numbers, bools or choices, or a JSON Schema.
+        key: the name of the question in the call; by default `q1`, `q2` and so on.
+        Returns Accepted if the user has filled in the form; its `content` is an object of the
+        class, or a dict for a JSON Schema. Otherwise returns Declined.
         Raises MissingCapability, InvalidClientResponse, RpcError, TimedOut or ValueError as ask()
         does, and RegistrationError for a class that is not a form.
         """
@@ -372,13 +377,13 @@ class Context(Protocol):
         """Ask the user to open a web page, for example to enter a password there.
 
         message: the question, for the user.
-        url: an https:// URL, or an http:// URL of localhost; without a user name or password, and
-            without any other secret.
-        key: identifies the question in the call; by default `q1`, `q2` and so on.
+        url: an https:// URL, or an http:// URL of localhost. It must not contain a user name, a
+            password or another secret.
+        key: the name of the question in the call; by default `q1`, `q2` and so on.
         Returns the user's answer. `accept` means only that the user opens the page, and not that
         the user has done anything on it.
-        Raises MissingCapability, InvalidClientResponse, RpcError or TimedOut as ask() does, and
-        ValueError for a URL with another scheme or host or with a user name or password, or for a
+        Raises MissingCapability, InvalidClientResponse, RpcError or TimedOut as ask() does. Raises
+        ValueError for a URL with another scheme or host, or with a user name or password, and for a
         key that another question has.
         """
         ...
@@ -393,12 +398,12 @@ class Context(Protocol):
     ) -> CreateMessageResult:
         """Ask the client's model to continue a conversation.
 
-        messages: the conversation; a str is a message of the user.
+        messages: the conversation. A str is a message of the user.
         max_tokens: the maximum length of the model's message, in tokens.
-        key: identifies the question in the call; by default `q1`, `q2` and so on.
+        key: the name of the question in the call; by default `q1`, `q2` and so on.
         options: the other fields of concertino.types.Sampling, such as system_prompt.
-        Raises MissingCapability, InvalidClientResponse, RpcError or TimedOut as ask() does, and
-        ValueError if a message that uses a tool is not followed by the tool's result, or for a key
+        Raises MissingCapability, InvalidClientResponse, RpcError or TimedOut as ask() does. Raises
+        ValueError if a message that uses a tool is not followed by the tool's result, and for a key
         that another question has.
         """
         ...
@@ -406,7 +411,7 @@ class Context(Protocol):
     async def roots(self, *, key: str | None = None) -> list[Root]:
         """Return the client's roots: the directories and files that this server may use.
 
-        key: identifies the question in the call; by default `q1`, `q2` and so on.
+        key: the name of the question in the call; by default `q1`, `q2` and so on.
         Raises MissingCapability, InvalidClientResponse, RpcError, TimedOut or ValueError as ask()
         does.
         """
@@ -432,13 +437,13 @@ class Context(Protocol):
             number = await context.once("number", place_order)
 
         Since MCP 2026-07-28, a handler that asks its client ends, and runs again from its start
-        when the client has answered. The client stores the value in the meantime; it can read but
-        not change the value.
+        when the client has answered. The client stores the value in the meantime, as JSON. The
+        client can read the value, but not change it.
         key: the name of the value within the call.
-        make: returns the value, or an awaitable of it. It is called if the call has no value with
-            this key yet. The value must have a JSON form, in which the client stores it.
-        kind: the type to which the value is decoded from JSON. Without it, dicts, lists, strings,
-            numbers, bools and None are returned.
+        make: returns the value, or an awaitable of the value, which must have a JSON form. It is
+            called if the call has no value with this key yet.
+        kind: the type to which the value is decoded from JSON. By default, the value is returned as
+            JSON decodes: dicts, lists, strings, numbers, bools and None.
         """
         ...
 
@@ -472,7 +477,8 @@ class Backend(Protocol):
     def features(self) -> ServerFeatures:
         """Return the features that this backend offers now. Called often, so it must be fast.
 
-        Before start() has returned, it must return all features that the backend may have later.
+        Before start() has returned, the result must contain all features that the backend may have
+        later.
         """
         ...
 
@@ -480,8 +486,8 @@ class Backend(Protocol):
         """Handle one call and return its result.
 
         The result is a Struct of `concertino.types`, or JSON in the form of MCP 2026-07-28 as Raw.
-        To ask the client first, return InputRequired; then `handle` is called again, with a Call
-        that contains the `answers` and the `state`.
+        To ask the client first, return InputRequired. When the client has answered, `handle` is
+        called again, with a Call that contains the `answers` and the `state`.
         Raises RpcError to send an error response. Any other exception is logged, and the client
         gets the error -32603. Do not catch CancelledError (the call is cancelled) and Suspended
         (the client will repeat the call).
@@ -491,15 +497,14 @@ class Backend(Protocol):
     async def watch(self, uris: frozenset[str]) -> None:
         """Watch resources, and report changes of their content with Notifier.report_update().
 
-        The Host calls this after start(), whenever clients have subscribed or unsubscribed, and
-        waits for the end of one call before it makes the next. It calls only backends whose
-        features() have `subscriptions`.
-        uris: all resources that clients subscribe to now, not only new ones.
+        The Host calls this after start(), whenever clients have subscribed or unsubscribed, if
+        features() have `subscriptions`. It waits for the end of one call before it makes the next.
+        uris: all resources to which clients are subscribed now, not only new ones.
         """
         ...
 
     async def close(self) -> None:
-        """Release what start() has acquired. Each Host calls it once, after its last call."""
+        """Release what start() has acquired. Each Host calls this once, after its last call."""
         ...
 
 
@@ -510,12 +515,10 @@ def describe_non_backend(value: object) -> str | None:
     """
     if isinstance(value, type):
         return f"the class {value.__name__}; give an object"
-    methods = ("start", "features", "handle", "watch", "close")
-    return (
-        None
-        if all(callable(getattr(value, name, None)) for name in methods)
-        else type(value).__name__
-    )
+    for name in ("start", "features", "handle", "watch", "close"):
+        if not callable(getattr(value, name, None)):
+            return type(value).__name__
+    return None
 
 
 class ForeignName:

@@ -30,11 +30,13 @@ KINDS: Mapping[str, str] = {
 class ListMethod(Struct, frozen=True):
     """A method that lists operations or resource templates.
 
-    kind: what the items are: "tool", "prompt" or "resource", which includes resource templates.
+    kind: the kind of the items: "tool", "prompt" or "resource". Resource templates count as
+        "resource".
     result_type: the class of the method's result.
     member: the attribute of the result that contains the items, such as `resource_templates`.
-    name_member: the attribute of an item that identifies it, such as `uri_template`.
-    json_member, json_name_member: the names of these two attributes in JSON.
+    name_member: the attribute of an item with its name or URI, such as `uri_template`.
+    json_member: the name of the attribute `member` in JSON.
+    json_name_member: the name of the attribute `name_member` in JSON.
     """
 
     kind: str
@@ -46,17 +48,36 @@ class ListMethod(Struct, frozen=True):
 
 
 LIST_METHODS: Mapping[str, ListMethod] = {
-    "tools/list": ListMethod("tool", ListToolsResult, "tools", "name", "tools", "name"),
-    "prompts/list": ListMethod("prompt", ListPromptsResult, "prompts", "name", "prompts", "name"),
+    "tools/list": ListMethod(
+        kind="tool",
+        result_type=ListToolsResult,
+        member="tools",
+        name_member="name",
+        json_member="tools",
+        json_name_member="name",
+    ),
+    "prompts/list": ListMethod(
+        kind="prompt",
+        result_type=ListPromptsResult,
+        member="prompts",
+        name_member="name",
+        json_member="prompts",
+        json_name_member="name",
+    ),
     "resources/list": ListMethod(
-        "resource", ListResourcesResult, "resources", "uri", "resources", "uri"
+        kind="resource",
+        result_type=ListResourcesResult,
+        member="resources",
+        name_member="uri",
+        json_member="resources",
+        json_name_member="uri",
     ),
     "resources/templates/list": ListMethod(
-        "resource",
-        ListResourceTemplatesResult,
-        "resource_templates",
-        "uri_template",
-        "resourceTemplates",
-        "uriTemplate",
+        kind="resource",
+        result_type=ListResourceTemplatesResult,
+        member="resource_templates",
+        name_member="uri_template",
+        json_member="resourceTemplates",
+        json_name_member="uriTemplate",
     ),
 }

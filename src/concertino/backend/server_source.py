@@ -30,7 +30,7 @@ DEFINITIONS = (
 def server_name(file: Path) -> str:
     """Return the name of the first variable at the top level of a Python file that is a Server.
 
-    Returns "" if there is none, or if the file cannot be read or parsed.
+    Returns "" if there is no such variable, or if the file cannot be read or parsed.
     """
     for statement in _statements(file):
         if isinstance(statement, ast.Assign) and _makes_server(statement.value):
@@ -42,8 +42,8 @@ def server_name(file: Path) -> str:
 def server_in_function(file: Path) -> tuple[str, int]:
     """Return the first function in a Python file that makes a Server: its name, and a line number.
 
-    The line is that of the call of Server in the function. Returns ("", 0) if there is none, or if
-    the file cannot be read or parsed.
+    The line is that of the call of Server in the function. Returns ("", 0) if no function calls
+    Server, or if the file cannot be read or parsed.
     """
     for statement in _statements(file):
         if isinstance(statement, Function):
@@ -56,7 +56,7 @@ def server_in_function(file: Path) -> tuple[str, int]:
 class UncalledFunction(Struct, frozen=True):
     """A function at the top level of a file that nothing in the file calls.
 
-    is_async: whether it is an `async def`, which a caller must await.
+    is_async: whether the function is an `async def`, which a caller must await.
     """
 
     name: str
@@ -67,9 +67,9 @@ def uncalled_function(file: Path, maker: str) -> UncalledFunction | None:
     """Return the function that a Python file would have to call in order to make its server.
 
     maker: the name of the function that makes the server, as server_in_function() returns it.
-    Returns `maker` itself, or, if other functions call it, the outermost of them, which is often
-    named main. Returns None if the file may call it already: if it uses `maker` outside of
-    functions, or has statements other than definitions.
+    Returns `maker` itself. If other functions call `maker`, returns the outermost of them, which is
+    often named main. Returns None if the file may call `maker` already, because it mentions such a
+    function outside of functions, or has statements other than definitions.
     """
     statements = _statements(file)
     if not all(map(_is_definition, statements)):
@@ -77,11 +77,13 @@ def uncalled_function(file: Path, maker: str) -> UncalledFunction | None:
     functions = {item.name: item for item in statements if isinstance(item, Function)}
     mentions = {name: _names_in(function.body) for name, function in functions.items()}
     # The names outside of function bodies. Decorators run when the file is executed.
-    mentioned = _names_in(
-        part
-        for item in statements
-        for part in (item.decorator_list if isinstance(item, Function) else [item])
-    )
+    top_level: list[ast.AST] = []
+    for item in statements:
+        if isinstance(item, Function):
+            top_level += item.decorator_list
+        else:
+            top_level.append(item)
+    mentioned = _names_in(top_level)
     if maker in _reachable(mentioned, mentions):
         return None
 
@@ -91,8 +93,8 @@ def uncalled_function(file: Path, maker: str) -> UncalledFunction | None:
         for name in callers
         if not any(name in mentions[other] for other in callers if other != name)
     ]
-    # Functions that call each other have no outermost one.
-    name = (outermost or [maker])[-1]
+    # There is no outermost function if the functions call each other.
+    name = outermost[-1] if outermost else maker
     return UncalledFunction(name, isinstance(functions[name], ast.AsyncFunctionDef))
 
 

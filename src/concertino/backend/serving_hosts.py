@@ -1,8 +1,8 @@
 """ServingHosts: the Hosts that serve one backend, and a way to notify the clients of all of them.
 
-Server and Library use it, because several Hosts (runtime/host.py) may serve the same backend. Each
-Host has its own clients, and calls start() and close() of the backend. (In MCP, "host" means the
-application of the user; this class has nothing to do with it.)
+Server and Library use this class, because several Hosts (runtime/host.py) may serve the same
+backend. Each Host has its own clients, and calls start() and close() of the backend. (These Hosts
+are not the hosts of MCP, the applications that contain clients.)
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ class ServingHosts:
     """The Hosts that have started a backend and not closed it. May be used from any thread.
 
     A Host (runtime/host.py) serves the backend to its clients. The backend's start() calls add(),
-    and its close() calls remove_one().
+    and the backend's close() calls remove_one().
 
     Attributes:
     count: how many Hosts there are.
-    watched: the URIs of the resources that clients are subscribed to. The backend's watch() sets
-        it.
+    watched: the URIs of the resources that clients are subscribed to, set by the backend's watch().
     """
 
     __slots__ = ("_lock", "_notifiers", "count", "watched")
@@ -32,7 +31,7 @@ class ServingHosts:
     def __init__(self) -> None:
         self.count = 0
         self.watched: frozenset[str] = frozenset()
-        # A list is never changed but replaced by a new one, so that any thread may read it.
+        # Each change replaces the whole list, so that any thread may read it.
         self._notifiers: list[Notifier] = []
         # Held while `count` and `_notifiers` are changed.
         self._lock = threading.Lock()

@@ -51,7 +51,7 @@ def describe_failure(exc: BaseException) -> str:
     first = _first_exception(exc)
     text = _text(first)
     if text and type(first) in (TargetError, ConcertinoError):
-        # compose() raises an error with a cause, if a part fails. Add the line of the cause.
+        # If one of its servers fails, compose() raises an error with a cause. Add the cause's line.
         return text if first.__cause__ is None else f"{text}{_location(first.__cause__)}"
     # An exception in a group may never have been raised. It has no line then, so the line of the
     # group is used.
@@ -61,18 +61,27 @@ def describe_failure(exc: BaseException) -> str:
 def describe_raised(exc: BaseException, raised: BaseException | None = None) -> str:
     """Return the type and text of an exception, the author's line that has raised it, and advice.
 
-    An example is `KeyError: 'TOKEN' (server.py:3)`. advice() is in backend/user_errors.py.
+    An example is `KeyError: 'TOKEN' (server.py:3)`.
     exc: the exception whose type and text are returned.
     raised: the exception whose line is returned, such as the group that contains `exc`; None if
         `exc` itself was raised.
     """
-    text = f": {text}" if (text := _text(exc)) else ""
-    tip = f"; {tip}" if (tip := advice(exc)) else ""
-    return f"{type(exc).__name__}{text}{_location(raised or exc)}{tip}"
+    description = type(exc).__name__
+    text = _text(exc)
+    if text:
+        description += f": {text}"
+    description += _location(raised or exc)
+    tip = advice(exc)
+    if tip:
+        description += f"; {tip}"
+    return description
 
 
 def _first_exception(exc: BaseException) -> BaseException:
-    """Return the first exception of a group, and of the groups in it; else the exception itself."""
+    """Return the first exception in a group that is not itself a group.
+
+    Returns `exc` if it is not a group, and an empty group itself.
+    """
     while isinstance(exc, BaseExceptionGroup):
         # The type checker does not know the type of the exceptions. A subclass may override
         # `exceptions`, and return none.
@@ -95,9 +104,9 @@ def _text(exc: BaseException) -> str:
 def _location(exc: BaseException) -> str:
     """Return where an exception was raised, as " (file.py:3)".
 
-    This is the innermost line of the server author's code; if there is none, the innermost line of
-    any code. Returns "" for a SyntaxError, whose text already names the line. Also returns "" for
-    an error of concertino if no code of the author was involved: its text needs no place.
+    The line is the innermost line of the server author's code. If there is none, it is the
+    innermost line of any code, except for an error of concertino, for which "" is returned. Also
+    returns "" for a SyntaxError, whose text already names the line.
     """
     location, has_author = "", False
     # A traceback goes from the outermost line to the innermost.

@@ -61,8 +61,9 @@ def exc_info_for_users(
 ) -> tuple[type[BaseException], BaseException, TracebackType | None]:
     """Return the tuple for `exc_info=` of logging, for an exception of a server author's function.
 
-    The traceback in it has no frames of concertino. If there is advice for the exception, this
-    function adds it to the exception as a note, which logging prints below the traceback.
+    The traceback in the tuple has no frames of concertino. If there is advice for the exception,
+    this function adds the advice to the exception as a note, which logging prints below the
+    traceback.
     """
     if text := advice(exc):
         exc.add_note(text)
@@ -72,8 +73,8 @@ def exc_info_for_users(
 def redacted_traceback(exc: BaseException) -> str | None:
     """Return the traceback of an exception and its causes, as Python writes it, without secrets.
 
-    Returns None if it contains no secret. The caller then lets Python's own sys.excepthook write
-    the traceback, which newer versions do in colours.
+    Returns None if the traceback contains no secret. The caller can then let sys.excepthook write
+    the traceback, which newer versions of Python do in colours.
     """
     # Imported here, because a program that works writes no traceback.
     from traceback import format_exception
@@ -104,9 +105,9 @@ def advice(exc: BaseException) -> str:
 def _advise_installation(exc: ModuleNotFoundError) -> str:
     """Return how to install a missing package for the running interpreter.
 
-    The text says PACKAGE in place of the package's name, which is not guessed: it may differ from
-    the module's name, and a package with the module's name may be malicious. Returns "" if the
-    package around the module is imported already, because then it is installed.
+    The text says PACKAGE in place of the package's name. The name is not guessed, because a package
+    with the name of the module may be another one, even a malicious one. Returns "" if the
+    top-level package of the module is imported already, because then it is installed.
     """
     if not exc.name or exc.name.partition(".")[0] in sys.modules:
         return ""
@@ -126,6 +127,7 @@ def _advise_module(traceback: TracebackType | None) -> str:
     while traceback.tb_next is not None:
         traceback = traceback.tb_next
     file = Path(traceback.tb_frame.f_code.co_filename).absolute()
+    # The names of the packages around the file, from the outermost, and of the file.
     names, folder = [file.stem], file.parent
     while (folder / "__init__.py").is_file():
         names.insert(0, folder.name)

@@ -91,7 +91,7 @@ class BackendWrapper:
     def param_headers(self, name: str) -> ParamHeaders:
         """Return which arguments of a tool of the inner backend clients repeat in HTTP headers.
 
-        Returns the path of each such argument -> the rest of the name of its `Mcp-Param-` header.
+        Returns the path of each such argument -> the part of the header's name after `Mcp-Param-`.
         """
         return param_headers_of(self.inner, name)
 
@@ -250,7 +250,8 @@ class CallerWrapper:
 class NotifierWrapper:
     """A Notifier that forwards everything to another Notifier, `outlet`.
 
-    It has the methods of the optional Protocols, too. Those that `outlet` lacks do nothing.
+    It also has the methods of the optional Protocols, such as open_early(). A method that `outlet`
+    lacks does nothing.
     """
 
     def __init__(self, outlet: Notifier) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 __all__ = ["Level", "map_back", "unescape"]
 
+# One escape: a surrogate pair of two \u, then \u, \x, \U, and a backslash before any character.
 _HEX = "[0-9a-fA-F]"
 _ESCAPE = (
     rf"(?s)\\(?:u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}|u{_HEX}{{4}}"
@@ -22,8 +23,9 @@ _ESCAPE = (
 _SHORT = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _PAIR = len(r"\ud83d\ude00")
 
-# One level of escaping: two lists with the positions at which each escape ends, in the unescaped
-# text and in the text before unescaping. Both lists begin with 0, for the beginning of the text.
+# The positions of the escapes of one level of escaping, as two lists: where each escape ends in the
+# unescaped text, and in the text before unescaping. Both lists begin with 0, for the beginning of
+# the text.
 Level = tuple[list[int], list[int]]
 
 
@@ -40,6 +42,7 @@ def unescape(text: str) -> tuple[str, Level]:
     for match in re.finditer(_ESCAPE, text):
         escape = match[0]
         if len(escape) == 2:
+            # A backslash and one character, such as \n.
             character = _SHORT.get(escape[1], escape[1])
         elif len(escape) == _PAIR:
             # Two `\u` escapes of a surrogate pair: each has ten bits of the character's number.
@@ -47,6 +50,7 @@ def unescape(text: str) -> tuple[str, Level]:
                 0x10000 + ((int(escape[2:6], 16) & 0x3FF) << 10) + (int(escape[8:], 16) & 0x3FF)
             )
         else:
+            # \u, \x or \U, and hexadecimal digits.
             character = chr(int(escape[2:], 16))
         pieces += text[origins[-1] : match.start()], character
         end += match.start() - origins[-1] + 1
@@ -61,11 +65,11 @@ def map_back(levels: Sequence[Level], place: int) -> int:
 
     A text may have been escaped several times, such as JSON in a string of JSON. Each unescape()
     undoes one level: the first call gets the original text, and each later call the result of the
-    call before. The start of an unescaped character maps to the start of its escape, and the end of
-    the character to the end of its escape.
+    call before. The start of a character maps to the start of its escape, and the end of a
+    character to the end of its escape.
 
-    levels: the Level that each unescape() has returned, in the order of the calls.
-    place: the position in the text that the last unescape() has returned.
+    levels: the Levels that the calls of unescape() have returned, in the order of the calls.
+    place: the position in the text that the last call has returned.
     """
     for ends, origins in reversed(levels):
         last = bisect_right(ends, place) - 1

@@ -1,4 +1,4 @@
-"""Formats log records: make_entry() makes a LogEntry of a record, and FORMATS make text of it.
+"""Formats log records: make_entry() makes a LogEntry of a record; FORMATS make text of a LogEntry.
 
 There are three formats:
 
@@ -51,9 +51,9 @@ class LogContext(Struct, frozen=True):
     trace: str = ""
 
 
-# The context of the request that is being handled. It is None outside of requests, and if neither
-# the log format nor telemetry needs it. A thread that runs a handler has a copy of the handler's
-# context variables.
+# The request that is being handled. None outside of requests, and if neither the log format nor
+# telemetry needs the request. A thread that runs a handler has a copy of the handler's context
+# variables.
 current_context: ContextVar[LogContext | None] = ContextVar("concertino_call", default=None)
 
 _NO_CONTEXT = LogContext()
@@ -73,8 +73,8 @@ class LogEntry(Struct, frozen=True, omit_defaults=True):
     exception: the traceback and the stack, in several lines; "" if there is none.
     request: the JSON-RPC id of the request during which the record was logged; None outside of
         requests.
-    trace: the trace id of this request; "" if there is none.
-    as_error: whether the format `trace`, which has no warnings, shows the warning as an error.
+    trace: the W3C trace id of this request; "" if there is none.
+    as_error: whether the format `trace`, which has no warnings, shows this warning as an error.
     """
 
     time: str
@@ -88,7 +88,7 @@ class LogEntry(Struct, frozen=True, omit_defaults=True):
 
 
 def make_entry(record: logging.LogRecord, component: str, known: Redactor) -> LogEntry:
-    """Return the LogEntry for a record, with its arguments filled in and its secrets removed.
+    """Return the LogEntry for a record: the arguments are filled in, and secrets are removed.
 
     component: the name of the server, or of the module of concertino, that has logged.
     known: the Redactor that removes secrets.
@@ -134,16 +134,18 @@ def message_line(
     text: the message, with secrets removed.
     """
     line = f"{who}{direction} {escape_controls(text)}"
+    if format == "trace":
+        return f"[TRACE] {line}\n"
     if format != "json":
-        return f"{'[TRACE]' if format == 'trace' else '[MCP]'} {line}\n"
+        return f"[MCP] {line}\n"
 
     now = time.time()
     context = current_context.get() or _NO_CONTEXT
     entry = LogEntry(
-        _format_time(now, int(now % 1 * 1000)),
-        "TRACE",
-        "mcp",
-        line,
+        time=_format_time(now, int(now % 1 * 1000)),
+        level="TRACE",
+        component="mcp",
+        text=line,
         request=redactor().value(context.request),
         trace=context.trace,
     )
@@ -174,13 +176,14 @@ def _format_line(entry: LogEntry) -> str:
 
 def _format_json(entry: LogEntry) -> str:
     if entry.as_error:
+        # as_error is only for the format `trace`. With its default value it is not encoded.
         entry = replace(entry, as_error=False)
     return encode(entry).decode() + "\n"
 
 
 def _format_trace(entry: LogEntry) -> str:
-    is_error = entry.level == "ERROR" or entry.as_error
-    return f"{'Error:' if is_error else '[TRACE]'} {_text_and_exception(entry)}"
+    label = "Error:" if entry.level == "ERROR" or entry.as_error else "[TRACE]"
+    return f"{label} {_text_and_exception(entry)}"
 
 
 # The functions that format a LogEntry, by the name of the format. `line` is the default.

@@ -106,15 +106,14 @@ def _choose(
     default: str,
     problems: list[str],
 ) -> str:
-    """Return the value of an argument. If it is None, return that of an environment variable.
-
-    Returns `default` if the variable is not set or has an unknown value.
+    """Return the value of an argument or, if the argument is None, of an environment variable.
 
     argument: the name of the argument, for errors.
     value: the value of the argument.
     variable: the name of the environment variable.
-    choices: its keys are the known values.
-    problems: gets a message if the variable has an unknown value.
+    choices: the known values, as the keys of a mapping.
+    default: returned if the variable is not set or has an unknown value.
+    problems: a message is added to this list if the variable has an unknown value.
     Raises ValueError if the argument has an unknown value.
     """
     if value is not None and value not in choices:
@@ -137,11 +136,11 @@ def _join_choices(choices: Mapping[str, object]) -> str:
 class StderrHandler(logging.Handler):
     """Formats records, removes secrets, and writes the lines to a BoundedWriter.
 
-    It never blocks and never raises an exception.
+    The handler never blocks and never raises an exception.
 
-    A token bucket limits the rate of records, so that an endless loop cannot fill a disk. After the
-    first record that is suppressed, the handler suppresses all records until the bucket has enough
-    tokens for one second. Then it writes `N log lines suppressed`.
+    A token bucket limits the rate of records, so that an endless loop cannot fill a disk. When the
+    bucket is empty, the handler suppresses all records until the bucket has enough tokens for one
+    second. Then it writes `N log lines suppressed`.
 
     writer: writes the lines.
     format: `line` for `[TIME] [LEVEL] [component] message`, `json` for a JSON object, or `trace`
@@ -202,14 +201,14 @@ class StderrHandler(logging.Handler):
         """Write how many records were suppressed since the last report, if there were any."""
         count, self._suppressed = self._suppressed, 0
         if count:
-            text = f"{count} log line{'s' * (count > 1)} suppressed"
-            self._write(_make_record(logging.WARNING, text))
+            noun = "log line" if count == 1 else "log lines"
+            self._write(_make_record(logging.WARNING, f"{count} {noun} suppressed"))
 
     def _write(self, record: logging.LogRecord) -> None:
         """Format a record and write it; if it cannot be formatted, write a line that says so."""
-        component = (
-            self._component if record.name == _ROOT else record.name.removeprefix(f"{_ROOT}.")
-        )
+        component = self._component
+        if record.name != _ROOT:
+            component = record.name.removeprefix(f"{_ROOT}.")
         try:
             entry = make_entry(record, component, redactor())
         except Exception as exc:

@@ -3,17 +3,17 @@ r"""Redactor: replaces secrets by `[REDACTED]` in texts, JSON and Python objects
     redactor().text("GET /?key=ghp_0123456789abcdef")      # "GET /?key=[REDACTED]"
 
 All texts that leave this process, except normal results, pass through the Redactor: logs, traces,
-captured messages, error texts, and the stderr of other processes that is passed on. It replaces
-three kinds of secrets:
+captured messages, error texts, and the stderr of other processes that is passed on. The Redactor
+replaces three kinds of secrets:
 
-*Values* of environment variables with secret names (`*_TOKEN`, `*_PASSWORD`, ...). They are found
-wherever they occur, even if they were escaped up to three times (`\n`, `\"`, `\u0061`, `\x61`), as
-in JSON in JSON in a repr().
+*Values* of environment variables with secret names (`*_TOKEN`, `*_PASSWORD`, ...). The values are
+found wherever they occur, even if they were escaped up to three times (`\n`, `\"`, `\u0061`,
+`\x61`), as in JSON in JSON in a repr().
 
-*Fields* with secret names such as `password`. Their values are replaced if they are strings. Fields
-are found in objects, in JSON, in JSON inside JSON strings (MCP repeats a structured result as
-text), and in the repr() of dicts and objects, such as `{'password': 'x'}`. In plain texts, such as
-log lines and exceptions, values without quotes are found too: `password=x`, `token: a1b2c3`.
+*Fields* with secret names such as `password`. String values of such fields are replaced. Fields are
+found in objects, in JSON, in JSON inside JSON strings (MCP repeats a structured result as text),
+and in the repr() of dicts and objects, such as `{'password': 'x'}`. In plain texts, such as log
+lines and exceptions, values without quotes are found too: `password=x`, `token: a1b2c3`.
 
 *Tokens* of well-known kinds: `ghp_...`, `sk-...`, `AKIA...`, JSON Web Tokens, credentials after
 `Bearer`, and private keys (secret_patterns.py).
@@ -21,7 +21,8 @@ log lines and exceptions, values without quotes are found too: `password=x`, `to
 A secret that was encoded (base64, percent), hashed or split is not found.
 
 Most texts contain no secret. So this module only checks quickly whether a text may contain one
-(secret_checks.py). If so, secret_replacement.py searches the text and replaces what it finds.
+(secret_checks.py). For such a text, it calls secret_replacement.py, which searches the text and
+replaces the secrets.
 """
 
 from __future__ import annotations
@@ -67,19 +68,19 @@ class Redactor:
 
         Redactor(["hunter22"]).text("log in with hunter22")     # "log in with [REDACTED]"
 
-    It finds the given secrets, the values of fields with names such as `password`, and tokens of
-    well-known kinds, such as `ghp_...`. The secrets of a Redactor never change; use redactor() to
-    get the one with the secrets of this process.
+    A Redactor finds the given secrets, the values of fields with names such as `password`, and
+    tokens of well-known kinds, such as `ghp_...`. The secrets of a Redactor never change.
+    redactor() returns the Redactor with the secrets of this process.
 
     secrets: exact texts. Overlapping matches are replaced by one [REDACTED]. The empty text and
         texts that are parts of `[REDACTED]` are ignored.
 
     Attributes:
     least: the length of the shortest text that may contain a secret of any kind.
-    markers: a few characters of which each given secret contains at least one. find_markers()
-        computes them at its first call; None before.
-    has_plain: False if each given secret contains one of the characters that tokens contain
-        (_TOKEN_CHARACTERS). find_markers() sets it; True before.
+    markers: a few characters of which each given secret contains at least one; None before
+        find_markers() is called.
+    has_plain: whether a given secret may contain none of the characters that all tokens contain
+        (_TOKEN_CHARACTERS); True before find_markers() is called.
     """
 
     __slots__ = ("_escapable", "_secrets", "_shortest", "has_plain", "least", "markers")
@@ -103,8 +104,8 @@ class Redactor:
     def from_environment(cls, environment: Mapping[str, str]) -> Redactor:
         """Return a Redactor for the values of the variables with secret names.
 
-        It finds each value as it is, and also with `\\n` replaced by a newline, because a PEM key
-        in a variable is often written on one line.
+        The Redactor finds each value as it is, and also with `\\n` replaced by a newline, because a
+        PEM key in a variable is often written on one line.
         """
         values = [
             value.strip() for name, value in environment.items() if _is_secret(name, value.strip())
@@ -132,10 +133,9 @@ class Redactor:
         return self._without_secrets(text, fields, tokens, assignments)
 
     def string(self, text: str) -> str:
-        """Return a text that may be JSON, with its secrets replaced.
+        """Return a text that may be JSON, such as the text of a tool, with its secrets replaced.
 
-        Text content of a tool may be JSON, because MCP repeats a structured result as text. Returns
-        the same object if the text contains no secrets.
+        Returns the same object if the text contains no secrets.
         """
         if len(text) < self.least:
             return text
@@ -155,17 +155,15 @@ class Redactor:
     def find_markers(self) -> Sequence[str]:
         """Return a few characters, such that each given secret contains at least one of them.
 
-        A text without these characters contains none of the given secrets. Searching for them takes
-        a sixth of the time of searching for the secrets, and most texts contain none of them.
-
-        Also sets `markers` and `has_plain`.
+        A text without these characters contains none of the given secrets, and searching for the
+        characters is faster than searching for the secrets. Also sets `markers` and `has_plain`.
         """
         left: tuple[str, ...] = self._secrets
         markers: list[str] = []
         while left:
             characters = sorted({character for secret in left for character in secret})
-            # Take the character that most secrets contain. If several are equal in this, take one
-            # that is rare in texts.
+            # Take the character that most secrets contain. Among several of these, take one that is
+            # not a lower-case letter, because lower-case letters are frequent in texts.
             best = max(
                 characters,
                 key=lambda char: (sum(char in secret for secret in left), not char.islower()),
@@ -179,13 +177,12 @@ class Redactor:
     def frame(self, frame: bytes) -> bytes:
         """Return a protocol message, which is JSON, with its secrets replaced. Raises nothing.
 
-        Only JSON strings, including keys, are changed, so valid JSON stays valid. If the input is
-        not JSON, such as a banner or a truncated message, it is then also treated as plain text.
+        Only JSON strings, including keys, are changed, so valid JSON stays valid. Input that is not
+        JSON, such as a banner or a truncated message, is also searched as plain text.
         Returns the same object if the message contains no secrets.
-
-        Takes 1 us for a short message, and 8 ms per MB. A message with a secret, a secret field or
-        `\\u` takes longer: up to 0.5 s for one MB of escapes.
         """
+        # This takes 1 us for a short message, and 8 ms per MB. A message with a secret, a secret
+        # field or `\u` takes longer: up to 0.5 s for one MB of escapes.
         text = str(frame, "utf-8", "surrogateescape")
         search = self._may_contain_known(text)
         fields = may_have_fields(frame)
@@ -200,18 +197,21 @@ class Redactor:
     def value(self, value: T) -> T:
         """Return a structure of Python objects with its secrets replaced.
 
-        Searches str, dict (also its keys), list, tuple, Struct and Raw. Other objects, such as
+        Searches str, dict (also the keys), list, tuple, Struct and Raw. Other objects, such as
         bytes, stay as they are. Nothing is changed in place: an object that contains a secret is
-        copied. The copy of a subclass of dict, list or tuple has the plain type, and a Struct is
-        copied without __post_init__. If two keys become equal, a `'` is appended to the later one.
-        Returns the same object if it contains no secrets.
+        copied, and an object without secrets is returned itself.
+
+        - The copy of a subclass of dict, list or tuple has the plain type.
+        - A Struct is copied without calling __post_init__.
+        - If two keys of a dict become equal, a `'` is appended to the later one.
+
         Raises RecursionError for a cyclic structure.
         """
         # The result has the type of the argument, which a type checker cannot infer.
         return cast(T, self._value(value))
 
     def _value(self, value: object) -> object:
-        """Do the work of value(), without its type variable."""
+        """Return an object with its secrets replaced, as value() does."""
         if isinstance(value, str):
             return self.string(value)
         if isinstance(value, dict):
@@ -278,11 +278,11 @@ class Redactor:
         name: the name of the field. If it is the name of a secret field, a str is replaced.
         item: the value.
         """
-        if isinstance(item, str):
-            return (
-                REDACTED if isinstance(name, str) and is_secret_field(name) else self.string(item)
-            )
-        return self._value(item)
+        if not isinstance(item, str):
+            return self._value(item)
+        if isinstance(name, str) and is_secret_field(name):
+            return REDACTED
+        return self.string(item)
 
     def _without_secrets(
         self, text: str, fields: bool, tokens: bool, assignments: bool = False
@@ -333,16 +333,16 @@ _default: Redactor | None = None
 _learned: dict[tuple[str, str], None] = {}
 # The secrets that learn_secrets() has added. The dict is used as an ordered set.
 _known: dict[str, None] = {}
-# Owner -> its current and its previous secrets, see learn_current_secrets().
-_NO_SECRETS: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
+# Owner -> its current and its previous secrets, which learn_current_secrets() sets.
 _renewed: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
+_NO_SECRETS: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
 
 
 def redactor() -> Redactor:
     """Return the Redactor of this process. The first call creates it from os.environ.
 
-    Call this each time, and do not store the Redactor: refresh() and the functions that learn
-    secrets replace it.
+    Do not store the Redactor, but call this function each time: refresh() and the functions that
+    learn secrets make a new Redactor.
     """
     return _default or refresh()
 
@@ -351,10 +351,10 @@ def make_clean_check(most: int) -> Callable[[str], bool]:
     """Return a function that tells whether a text is short and contains no secret.
 
     The function returns True only if redactor().string() would return the text unchanged. It may
-    return False for a text without secrets. Guards call it for every result, so it is fast for the
-    usual texts, which are not JSON and contain no escapes.
+    return False for a text without secrets. It is fast for texts that are not JSON and contain no
+    escapes, as most results of tools.
 
-    most: for a longer text, in characters, the function returns False.
+    most: the largest number of characters of a short text.
     """
 
     def is_clean(text: str) -> bool:
@@ -427,11 +427,11 @@ def refresh(environment: Mapping[str, str] | None = None) -> Redactor:
 def learn(environment: Mapping[str, str]) -> None:
     """Add the secrets in the environment of a child process, or in the headers for a server.
 
-    From now on the Redactor of this process replaces them. A child may write them to its stderr,
-    which this process passes on.
+    The Redactor of this process replaces these secrets from now on, for example in the stderr of
+    the child, which this process passes on.
 
-    environment: name -> value, of environment variables or HTTP headers. Values with other names
-        than those of secrets, such as PATH, are not added.
+    environment: name -> value, of environment variables or HTTP headers. Only values with the name
+        of a secret, such as API_TOKEN, are added.
     """
     new = {
         (name, value): None
@@ -455,10 +455,10 @@ def learn_secrets(values: Iterable[str]) -> None:
 
 
 def learn_current_secrets(owner: str, values: Iterable[str]) -> None:
-    """Replace the secrets of an owner that renews them, such as the tokens of a login.
+    """Replace the secrets of an owner that renews its secrets, such as the tokens of a login.
 
     The owner's previous secrets are still redacted, because they may still be valid. Older secrets
-    are forgotten; otherwise a process that runs for weeks would search each text for thousands.
+    are forgotten. Otherwise a process that runs for weeks would search each text for thousands.
 
     owner: a name for the owner, such as the URL of the login.
     values: the secrets that the owner has now.
@@ -487,7 +487,7 @@ _PATH = r"(?:~|\.\.?)?/|[A-Za-z]:[\\/]"
 def _is_secret(name: str, value: str) -> bool:
     """Return whether the value of an environment variable or HTTP header is a secret.
 
-    Mainly the name decides.
+    The name must contain a word such as TOKEN. Short values, numbers and paths are not secrets.
     """
     words = f"_{name.upper().replace('-', '_')}_"
     if len(value) < _LEAST_SECRET or not any(word in words for word in _SECRET_WORDS):
@@ -502,21 +502,18 @@ def _is_secret(name: str, value: str) -> bool:
 
 def _is_path(value: str) -> bool:
     """Return whether a value is the path of a file rather than a secret."""
+    if not re.match(_PATH, value) or re.search("[+=]", value):
+        return False
     # Base64 may also begin with a slash, so a value with a part that looks like base64 is not a
     # path. In case of doubt the value is a secret, because hiding a path does less harm than
     # showing a secret.
-    parts = (
-        re.split(r"[\\/. ]", value)
-        if re.match(_PATH, value) and not re.search("[+=]", value)
-        else []
-    )
-    return bool(parts) and not any(
-        len(part) >= 16
-        and re.search("[a-z]", part)
-        and re.search("[A-Z]", part)
-        and re.search("[0-9]", part)
-        for part in parts
-    )
+    return not any(map(_may_be_base64, re.split(r"[\\/. ]", value)))
+
+
+def _may_be_base64(text: str) -> bool:
+    """Return whether a text has the length of a secret, and letters of both cases and digits."""
+    needed = ("[a-z]", "[A-Z]", "[0-9]")
+    return len(text) >= 16 and all(re.search(characters, text) for characters in needed)
 
 
 def _is_json(frame: bytes) -> bool:

@@ -1,8 +1,8 @@
 """Fast checks whether a text may contain a secret field or a token.
 
-A secret field is one such as `"password": "x"`; a token is one of a known shape such as `ghp_...`.
-If a check returns False, as for most texts, the text certainly contains no secret of that kind. If
-a check returns True, the Redactor (redact.py) has the text searched.
+A secret field is a field such as `"password": "x"`. A token is a secret of a known shape, such as
+`ghp_...`. If a check returns False, as for most texts, the text certainly contains no secret of
+that kind. If a check returns True, the Redactor (redact.py) searches the text.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ _FIELDS = frozenset(
 LEAST_FIELD = len("pwd=x")
 # The name of each assignment that secret_patterns.py finds contains one of these words.
 _ASSIGNED = ("passw", "passphrase", "secret", "token", "key", "pwd")
+# A table for str.translate() that removes the characters which are ignored in names of fields.
 _SEPARATORS = dict.fromkeys(map(ord, "-_ ."))
 
 # Each token in secret_patterns.py that has an underscore or a hyphen contains one of these markers,
@@ -57,6 +58,7 @@ _TOKEN_UNDERSCORES = (
     r"_(?:(?<=gh[pousr]_)|(?<=b_pat_)|(?<=npm_)|(?<=hf_)|(?<=k_live_)|(?<=k_test_))"
 )
 _TOKEN_HYPHENS = r"-(?:(?<=sk-)|(?<=xox[abeoprs]-)|(?<=xapp-)|(?<=glpat-)|(?<=pypi-)|----BEGIN )"
+# Texts of fewer characters are searched for the markers, and longer ones with the patterns.
 _SHORT_TEXT = 128
 
 
@@ -89,9 +91,10 @@ def may_have_quoted_fields(text: str) -> bool:
     """
     # Only single characters are searched for. A search for `':` would miss fields with spaces or a
     # prefix, and take ten times as long. Quotes and separators may also be written with escapes.
-    if "\\" not in text and not (("'" in text or '"' in text) and (":" in text or "=" in text)):
-        return False
-    return may_have_fields(text.encode("utf-8", "replace"))
+    has_quotes_and_separators = ("'" in text or '"' in text) and (":" in text or "=" in text)
+    if has_quotes_and_separators or "\\" in text:
+        return may_have_fields(text.encode("utf-8", "replace"))
+    return False
 
 
 def may_have_assignments(text: str) -> bool:
@@ -109,11 +112,9 @@ def _fold(text: str) -> str:
 
 
 def may_have_tokens(text: str) -> bool:
-    """Return False only if a text certainly has no token of a known shape.
-
-    Each token contains one of `_`, `-`, `A`, `J`, or comes after `bearer` or `authorization` in
-    upper or lower case, or before the `@` of a URL. `authorization` counts only before `:` or `=`.
-    """
+    """Return False only if a text certainly has no token of a known shape."""
+    # Each token contains one of `_`, `-`, `A`, `J`, or comes after `bearer` or after
+    # `authorization:` or `authorization=`, in upper or lower case, or before the `@` of a URL.
     # Search for one character first, which is fifty times as fast as searching for several.
     return (
         ("_" in text and _has_marker(text, _UNDERSCORE_MARKERS, _TOKEN_UNDERSCORES))
@@ -138,7 +139,10 @@ def may_have_authorization(text: str) -> bool:
 
 
 def _has_in_any_case(text: str, word: str) -> bool:
-    """Return whether a text has a word of lower-case ASCII letters, in upper or lower case."""
+    """Return whether a text has a word, in upper or lower case.
+
+    word: lower-case ASCII letters.
+    """
     if text.isascii():
         return word in text.lower()
     # str.lower() takes nine times as long for a text with one character outside ASCII.
@@ -148,7 +152,7 @@ def _has_in_any_case(text: str, word: str) -> bool:
 def _has_marker(text: str, markers: Sequence[str], pattern: str) -> bool:
     """Return whether a text has one of the markers.
 
-    pattern: for long texts, a regular expression that matches in each token with such a marker.
+    pattern: a regular expression that finds the same markers, for long texts.
     """
     # Use no patterns for short texts, so that the first log lines of a process need not compile
     # them.

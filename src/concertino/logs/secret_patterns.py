@@ -1,11 +1,11 @@
 r"""Finds tokens of known shapes, and fields and assignments with secret names, in a text.
 
-A token is recognized by its prefix (`ghp_`, `sk-`, `AKIA`, `eyJ` of a JSON Web Token, `Bearer`),
-and a password in a URL by its place: `postgres://user:password@host`.
-A field is recognized by its name: `"password": "x"`, and `{'password': 'x'}` or `password='x'`, as
-repr() writes dicts and objects.
-An assignment is recognized by its name, too, but its value has no quotes: `password=x`, as in the
-connection string `host=db user=u password=x`, or `token: a1b2c3`.
+- A token is recognized by its prefix (`ghp_`, `sk-`, `AKIA`, `eyJ` of a JSON Web Token, `Bearer`),
+  and a password in a URL by its place: `postgres://user:password@host`.
+- A field is recognized by its name: `"password": "x"`, and `{'password': 'x'}` or `password='x'`,
+  as repr() writes dicts and objects.
+- An assignment is also recognized by its name, but its value has no quotes: `password=x`, as in the
+  connection string `host=db user=u password=x`, or `token: a1b2c3`.
 
 All searches take linear time for every text, because repetitions are possessive or have a limit,
 and matched text is not searched again. secret_replacement.py uses this module.
@@ -85,7 +85,7 @@ _NAME = (
 _REFERENCE = r"\$\{(?:env:|input:)?\w+(?::-)?"
 # An assignment, up to its value. If there is a space, as in prose, the value must have a digit or a
 # character that is rare in words: `password: too short` and `token: str` are no secrets. The names
-# of constants are none either, and neither is `b` before a quote.
+# of constants are no secrets either, and neither is `b` before a quote.
 _ASSIGNMENT = (
     rf"{_NAME}(?:=(?=[^\s=;&,'\"]){_NO_CONSTANT}"
     rf"|(?:[ \t]{{0,4}}:[ \t]{{1,4}}|[ \t]{{1,4}}=[ \t]{{0,4}}|=[ \t]{{1,4}})"
@@ -98,10 +98,8 @@ _REST = {quote: rf"(?s)(?:[^{quote}\\]++|\\.)*+" for quote in "\"'"}
 
 def find_tokens(text: str) -> list[Span]:
     """Return where all tokens of known shapes begin and end in a text."""
-    return [
-        match.span(match.lastindex) if match.lastindex else match.span()
-        for match in re.finditer(_TOKEN, text)
-    ]
+    # Group 0 is the whole match. If a group of the pattern has matched, that group is the token.
+    return [match.span(match.lastindex or 0) for match in re.finditer(_TOKEN, text)]
 
 
 def find_assignments(text: str) -> list[Span]:
@@ -112,13 +110,16 @@ def find_assignments(text: str) -> list[Span]:
         # The end of a call or a list, such as `Login(password=x)`, is not part of the value.
         value = match[1].rstrip(")]},.") or match[1]
         if reference := re.match(_REFERENCE, value):
-            # The name of a variable is no secret, but what follows it may be one.
-            start, value = start + reference.end(), value[reference.end() :]
+            # The name of a variable is not a secret, but the text after the name may be one.
+            start += reference.end()
+            value = value[reference.end() :]
             if not value:
                 continue
-        # The text may be redacted already, and its value is then this word.
-        is_redacted = text.startswith(REDACTED, start)
-        spans.append((start, start + len(REDACTED if is_redacted else value)))
+        # If the text is redacted already, the span is that of [REDACTED], which the caller skips.
+        # `value` has lost the closing bracket of this word.
+        if text.startswith(REDACTED, start):
+            value = REDACTED
+        spans.append((start, start + len(value)))
     return spans
 
 
@@ -134,6 +135,7 @@ def find_fields(text: str, is_field: Callable[[str], bool]) -> list[Span]:
     while (match := field.search(text, end)) is not None:
         # If the field is not secret, continue inside its value, which may contain a secret field.
         end = match.end()
+        # The name is group 2 before a colon, and group 3 before `=`. Group 4 is the opening quote.
         if is_field(match[2] or match[3]):
             rest = rests[match[4]].match(text, end)
             assert rest is not None

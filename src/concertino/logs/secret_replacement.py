@@ -1,7 +1,7 @@
 """Replaces the secrets in a text by `[REDACTED]`, even if they were escaped several times.
 
-The Redactor (redact.py), which describes what a secret is, imports this module when a text first
-may contain a secret. replace_secrets() is for plain texts, replace_in_strings() for JSON.
+The Redactor (redact.py) describes what a secret is. It imports this module when a text may contain
+a secret for the first time. replace_secrets() is for plain texts, replace_in_strings() for JSON.
 
 To find secrets that were escaped, the text is unescaped level by level. The position of a match is
 mapped back to the original text, so that no escape sequence is cut (escapes.py).
@@ -53,15 +53,16 @@ def replace_secrets(
     is_json_string: whether the text is the inside of a JSON string.
     spans: the start and end of further parts of the text to replace.
     """
-    # Unescape the inside of a JSON string before searching it. For example, `\nabc` does not
-    # contain the secret `nabc`, and replacing it would leave a lone backslash.
     found = list(spans)
     # The positions at which the spans begin, in the original text.
     starts = {start for start, _ in found}
     levels: list[Level] = []
     view = text
     while True:
-        if levels or not is_json_string or "\\" not in view:
+        # The inside of a JSON string must be unescaped before it is searched. For example, `\nabc`
+        # does not contain the secret `nabc`, and replacing it would leave a lone backslash.
+        must_unescape_first = is_json_string and not levels and "\\" in view
+        if not must_unescape_first:
             exact = list(_find_exact(view, secrets))
             if tokens:
                 exact += _skip_redacted(view, find_tokens(view))
@@ -71,11 +72,11 @@ def replace_secrets(
                 named += find_assignments(view) if assignments else []
                 # Ignore a field that was found on an outer level, because its value seems to end at
                 # another position on this level.
-                for start, end in _skip_redacted(view, named):
-                    span = map_back(levels, start), map_back(levels, end)
-                    if span[0] not in starts:
-                        starts.add(span[0])
-                        found.append(span)
+                for view_start, view_end in _skip_redacted(view, named):
+                    start, end = map_back(levels, view_start), map_back(levels, view_end)
+                    if start not in starts:
+                        starts.add(start)
+                        found.append((start, end))
         if len(levels) == MOST_LEVELS or "\\" not in view:
             break
         view, level = unescape(view)

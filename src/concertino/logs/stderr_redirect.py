@@ -1,8 +1,8 @@
 """StderrRedirect: replaces sys.stdout and sys.stderr of a server whose stdout carries MCP.
 
 The text of a print() in a tool then goes to stderr, and not between the protocol's messages.
-Writing never blocks, and lines of several threads are not mixed. The first print() to stdout is
-reported in the log with its file and line.
+Writing never blocks, and lines of several threads are not mixed. The log reports the first print()
+to stdout, with its file and line.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class StderrRedirect(io.TextIOBase):
 
     writer: writes the lines to stderr.
     name: the stream's attribute `name`, such as "<stdout>".
-    report: called once, at the first write, with a message for the log: that stdout carries MCP
-        messages, and the file and line of the print. None for no report.
+    report: a function that the first write calls with a message for the log. The message says that
+        stdout carries MCP messages, and names the file and line of the print. None for no report.
     """
 
     encoding = "utf-8"
@@ -65,8 +65,9 @@ class StderrRedirect(io.TextIOBase):
 
     def write_bytes(self, data: bytes) -> None:
         """Write bytes from write() or from the stream's `buffer`."""
+        # Report only once.
         report, self._report = self._report, None
-        if report:
+        if report is not None:
             report(
                 f"stdout is the protocol channel; a print at {_caller_location()} went to stderr"
                 " (only the first is reported)"
@@ -94,13 +95,14 @@ class StderrRedirect(io.TextIOBase):
             self._emit(self._parts.popitem()[1])
 
     def _emit(self, data: bytes) -> None:
-        """Pass complete lines, without secrets, to the writer."""
-        if data:
-            text = str(data, "utf-8", "surrogateescape")
-            redacted = redactor().text(text)
-            self._writer.write(
-                data if redacted is text else redacted.encode("utf-8", "surrogateescape")
-            )
+        """Pass bytes, without secrets, to the writer. Does nothing for no bytes."""
+        if not data:
+            return
+        text = str(data, "utf-8", "surrogateescape")
+        redacted = redactor().text(text)
+        if redacted is not text:
+            data = redacted.encode("utf-8", "surrogateescape")
+        self._writer.write(data)
 
     def fileno(self) -> int:
         """Return the descriptor of the writer."""
@@ -175,9 +177,9 @@ def adopt_handlers(old: Iterable[object], new: io.TextIOBase) -> None:
     """Let all logging handlers that write to one of the old streams write to the new stream.
 
     logging.basicConfig() may have created such handlers before sys.stdout and sys.stderr were
-    replaced. logging.lastResort needs no change, because it looks up sys.stderr each time.
+    replaced.
 
-    old: the previous sys.stdout and sys.stderr. None, for a closed one, is ignored.
+    old: the previous sys.stdout and sys.stderr. None, which stands for a closed stream, is ignored.
     new: a StderrRedirect.
     """
     old = [stream for stream in old if stream is not None]
@@ -186,7 +188,7 @@ def adopt_handlers(old: Iterable[object], new: io.TextIOBase) -> None:
     # or to none yet.
     for reference in tuple(logging._handlerList):  # pyright: ignore
         handler = cast("logging.StreamHandler[Any] | None", reference())
-        # vars() has no `stream` for lastResort, where it is a property, and for handlers without a
-        # stream.
+        # vars() has no `stream` for handlers without a stream. It also has none for lastResort,
+        # where `stream` is a property that looks up sys.stderr each time, and needs no change.
         if handler is not None and any(vars(handler).get("stream") is stream for stream in old):
             handler.stream = cast("TextIO", new)

@@ -8,9 +8,9 @@ which the parent process and child processes may share. Therefore the writer doe
   alone would not be enough: it reports a terminal as writable if the terminal accepts a single
   byte, and a child that writes to the same pipe may fill the pipe between our poll() and our
   write().
-- It calls poll() without waiting before each write of at most 4096 bytes (PIPE_BUF), which a
-  writable pipe always accepts. For sockets (Node gives those to its children), for files, and on
-  systems without /proc it does only this.
+- It calls poll() without waiting before each write. It writes at most 4096 bytes (PIPE_BUF) at a
+  time, which a writable pipe always accepts. For sockets (Node gives those to its children), for
+  files, and on systems without /proc, the writer does only this.
 
 Output that the descriptor does not accept is held in memory, up to a limit. Above the limit, whole
 lines are dropped and counted.
@@ -47,16 +47,16 @@ class BoundedWriter:
 
         BoundedWriter().write(b"listening\\n")      # to stderr
 
-    Any thread and any signal handler may use it. While `pending` is true, the owner should call
-    flush() from time to time.
+    Any thread and any signal handler may use a BoundedWriter. While `pending` is true, the owner
+    should call flush() from time to time.
 
     descriptor: the descriptor to write to; by default 2, which is stderr. It belongs to the caller
         and stays open.
     limit: how many bytes of output are held while the descriptor does not accept them.
 
-    Attributes:
-    on_held: called after each write() whose output is not written completely, in the thread or
-        signal handler that writes; must not raise. None at first, and in a forked child.
+    Attribute:
+    on_held: a function that write() calls in its thread or signal handler if a part of the output
+        was not written. It must not raise. None at first, and in a forked child.
     """
 
     def __init__(self, descriptor: int = 2, limit: int = HELD_LIMIT) -> None:
@@ -95,10 +95,11 @@ class BoundedWriter:
         """Write one or more lines, each with its newline.
 
         Lines that the descriptor does not accept are held, up to `limit` bytes in all. Above this:
-        - The line that exceeds the limit is dropped. If it is the only one that is held, it is cut
+
+        - The line that exceeds the limit is dropped. If no other line is held, this line is cut
           instead, and ends with ` [cut]`.
-        - All lines after it are dropped until the held lines have been written. This keeps the
-          output in order.
+        - All later lines are dropped until the held lines have been written. This keeps the output
+          in order.
         - Then `N lines dropped (stderr was not read)` is written in place of the dropped lines.
         """
         self._reset_after_fork()
@@ -123,7 +124,8 @@ class BoundedWriter:
             if not self._output.at_line_start:
                 # First write the rest of an unfinished line, or end the line if there is no rest.
                 at = self._held.find(b"\n") + 1
-                line = line if at else b"\n" + line
+                if at == 0:
+                    line = b"\n" + line
             self._held[at:at] = line
             self._process()
 
@@ -221,8 +223,8 @@ class BoundedWriter:
     def _make_notice(self) -> bytes:
         """Return the line that says how many lines were dropped."""
         start = "" if self._output.at_line_start else "\n"
-        plural = "s" * (self._dropped_lines > 1)
-        return f"{start}{self._dropped_lines} line{plural} dropped (stderr was not read)\n".encode()
+        noun = "line" if self._dropped_lines == 1 else "lines"
+        return f"{start}{self._dropped_lines} {noun} dropped (stderr was not read)\n".encode()
 
 
 class _NonBlockingOutput:
@@ -261,9 +263,10 @@ class _NonBlockingOutput:
 
 def _count_lines(lines: bytes | bytearray) -> int:
     """Return the number of lines, including a last line without a newline."""
-    # The second term is True if the last byte is not a newline. Empty bytes have no last byte, and
-    # b"" is in b"\n".
-    return lines.count(b"\n") + (lines[-1:] not in b"\n")
+    count = lines.count(b"\n")
+    if lines and not lines.endswith(b"\n"):
+        count += 1
+    return count
 
 
 def _reopen(descriptor: int) -> int | None:
