@@ -6,9 +6,10 @@ The layers, from the top:
   without async.
 - ClientConnection (client_connection.py) starts the server or connects to it (targets.py),
   negotiates the revision (negotiation.py), and restarts a server that has ended (supervision.py).
-- Conversation (conversation.py) speaks MCP over one connection: it adds what the revision requires
-  to requests (request_builder.py), and answers the requests of the server (request_handlers.py).
-- Channel (channel.py) speaks JSON-RPC: it assigns ids, and resumes the callers whose responses have
+- Conversation (conversation.py) speaks MCP over one connection. It adds to requests what the
+  revision requires (request_builder.py), and answers the requests of the server
+  (request_handlers.py).
+- Channel (channel.py) speaks JSON-RPC. It assigns ids, and resumes the callers whose responses have
   arrived (pending_request.py).
 """
 

@@ -1,9 +1,9 @@
 """Channel: sends a client's requests, matches the responses, and enforces time limits.
 
-A request gets an id and a PendingReply in the table of pending requests (peer.outgoing). Its caller
-awaits the PendingReply. When JSON-RPC messages have arrived ("frames", one line of JSON each), the
-Connection calls on_frames(). on_frames() sets the result of the PendingReply, which resumes the
-caller at once. Everything that is not a response goes to the ChannelDelegate, which is the
+A request gets an id and a PendingReply in the table of pending requests (peer.outgoing). The caller
+of the request awaits the PendingReply. When JSON-RPC messages have arrived ("frames", one line of
+JSON each), the Connection calls on_frames(). on_frames() sets the result of the PendingReply, which
+resumes the caller at once. Messages that are not responses go to the ChannelDelegate, which is the
 Conversation (client/conversation.py).
 
 Requests do not have separate timers. One timer fires at the earliest deadline and checks all
@@ -72,17 +72,16 @@ class ChannelDelegate(MessageHandler, Protocol):
 class Channel:
     """The client's end of one Connection.
 
-    It is the Receiver of the Connection: the Connection calls its on_... methods.
+    The Channel is the Receiver of the Connection: the Connection calls its on_... methods.
     connection: a Connection that is not open yet; the Channel opens it.
-    limits: limit the size of a message, and how much output may be buffered.
-    delegate: handles everything that is not a response.
+    limits: the limits for the size of a message, and for the bytes of output that are buffered.
+    delegate: handles all messages that are not responses.
     log: the logger for faults of the server.
 
     Attributes:
     ending: whether and why the connection has ended.
     skipped: counts the lines of the server that are no messages or match no request.
-    input: what is known about the frame (message) that is being handled. The pending requests share
-        this object.
+    input: facts about the frame (message) that is being handled, for all pending requests.
     progress: the progress trackers of pending requests.
     peer: the JSON-RPC layer, with the table of pending requests.
     counts: the numbers of requests that were sent and answered.
@@ -138,11 +137,12 @@ class Channel:
         """Send a request and return its result, undecoded.
 
         params: a JSON object.
-        subject: the name or URI in the request, for errors; "" if it has none.
-        idle_timeout_s: how many seconds to wait for the response, and after each progress for the
-            next one; may be infinite.
+        subject: the name or URI in the request, for errors; "" if there is none.
+        idle_timeout_s: how many seconds may pass until the response arrives; may be infinite. Each
+            progress notification starts this time again.
         total_s: how many seconds the request may take in all; may be infinite.
-        progress: passes on the request's progress; None if the request has no progress token.
+        progress: the tracker that handles the progress notifications of the request; None if the
+            request has no progress token.
         cancels: whether to send notifications/cancelled if the caller stops waiting.
         Raises RpcError for an error response, TimedOut, Disconnected, ProtocolError for a malformed
         response, and ValueError if the request is too long or idle_timeout_s is not positive.
@@ -165,21 +165,19 @@ class Channel:
 
         prepared: the request without its id and without some of its params.
         params: the JSON to fill in for the missing params.
-        idle_timeout_s: how many seconds to wait for the response, and after each progress for the
-            next one; may be infinite.
+        idle_timeout_s: how many seconds may pass until the response arrives; may be infinite. Each
+            progress notification starts this time again.
         total_s: how many seconds the request may take in all; may be infinite.
-        progress: passes on the request's progress; made by self.progress.track(), whose token must
-            be in the params. None if the request has no progress token.
+        progress: the tracker from self.progress.track(), whose token must be in the params; None if
+            the request has no progress token.
         cancels: whether to send notifications/cancelled if the caller stops waiting.
+        Returns the result as prepared.decode() decodes it, or as Raw if the response does not have
+        the form that prepared.decode() expects.
         Raises RpcError for an error response, TimedOut, Disconnected, ProtocolError for a malformed
         response, and ValueError if the request is too long or idle_timeout_s is not positive.
-
-        The result is decoded by prepared.decode(). It is Raw, and so undecoded, if
-        prepared.decode() does not fit the response.
-
-        This is a generator with types.coroutine, because awaiting it then takes one Python frame.
-        An `async def` that awaits a PendingReply would take two coroutines and an iterator.
         """
+        # This is a generator with types.coroutine, because awaiting it takes one Python frame. An
+        # `async def` that awaits a PendingReply would take two coroutines and an iterator.
         output = self._output
         deadlines = self._deadlines
         peer = self.peer
@@ -251,12 +249,12 @@ class Channel:
         params: bytes,
         callback: Callable[[Any], object],
     ) -> ForwardedReply | None:
-        """Send a prepared request, and return an object that gets its outcome. No time limit.
+        """Send a prepared request without a time limit, and pass its outcome to a function.
 
         prepared: the request without its id and without some of its params.
         params: the JSON to fill in for the missing params.
-        callback: called once with the returned ForwardedReply, when that has its outcome: a result
-            or an exception. Must not raise. It may be called before begin() returns.
+        callback: called once with the returned ForwardedReply, whose outcome is then a result or an
+            exception. Must not raise. It may be called before begin() returns.
         Returns None, and sends nothing, in the cases that only ask() handles:
 
         - The connection has ended, or too much output is buffered.
@@ -305,9 +303,9 @@ class Channel:
         idle_timeout_s: float,
         total_s: float,
     ) -> None:
-        """Wait while the server does not read its input and so too much output is buffered.
+        """Wait while too much output is buffered, because the server does not read its input.
 
-        label: names the request that is to be sent, for errors.
+        label: the method and subject of the request that is to be sent, for errors.
         Raises TimedOut after idle_timeout_s or total_s, Disconnected if the connection has ended or
         ends, and ValueError if idle_timeout_s is not positive.
         """
@@ -357,7 +355,7 @@ class Channel:
         """Return the decoded response to a request, if the server's next line is this response.
 
         Otherwise return None, and deliver the line to on_frames() later.
-        prepared: the request; its decode() is tried.
+        prepared: the request, whose decode() is tried.
         id: the id of the request.
         line: the line that send_and_poll() has returned.
         """
@@ -381,7 +379,7 @@ class Channel:
     ) -> None:
         """Stop waiting for the response to a request. Does nothing if the request is not pending.
 
-        reason: says why, for notifications/cancelled.
+        reason: the reason in notifications/cancelled.
         cancels: whether to send notifications/cancelled.
         """
         # The ids of this client's requests are integers. For a str, get() returns None.

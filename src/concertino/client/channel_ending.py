@@ -12,15 +12,16 @@ from concertino.jsonrpc.messages import Id
 
 __all__ = ["ChannelEnding", "UnreadRequest"]
 
-# Returns the same error, with facts about the server's process added to its text.
+# The type of a function that returns an error of the same class, with facts about the server's
+# process added to the text.
 Explain = Callable[[ConcertinoError], ConcertinoError]
 
 
 class UnreadRequest(Disconnected):
     """The error of a request that the server had not read when the connection ended.
 
-    The server has done nothing for this request, so it may be sent again.
-    error: says how the connection has ended.
+    The server has done nothing for this request, so the client may send it again.
+    error: the error of the ended connection, whose text and attributes are taken over.
     waited_s: how many seconds the request had waited when the connection ended.
     """
 
@@ -29,21 +30,21 @@ class UnreadRequest(Disconnected):
         self.waited_s = waited_s
 
     def time_left(self, timeout_s: float) -> float:
-        """Return how much of a time limit is left after waited_s, in seconds; always positive."""
+        """Return how much of a time limit is left after waited_s, in seconds; at least 1 ms."""
         return max(0.001, timeout_s - self.waited_s)
 
 
 class ChannelEnding:
     """Whether and why a Channel has ended.
 
-    explain: returns the same error, with facts about the server's process added to its text, such
-        as its exit code.
+    explain: a function that returns an error of the same class, with facts about the server's
+        process added to the text, such as the exit code.
 
     Attributes:
     over: whether the connection has ended.
     by_client: whether this client closes the connection, or has closed it.
-    fault: what the server did wrong, if the client has closed the connection for that reason; ""
-        otherwise.
+    fault: the fault of the server because of which the client has closed the connection; "" if
+        there was none.
     reason: the text of the error with which the connection has ended; "" for an orderly end.
     unread: after the end, the ids of the requests that the server had not read, which may be sent
         again; None if the server is not restarted.
@@ -66,7 +67,7 @@ class ChannelEnding:
         """Return the error for a request that gets no response, because the connection has ended.
 
         The error is an UnreadRequest if the request may be sent again.
-        label: names the request, for the text.
+        label: the method and subject of the request, for the text.
         waited_s: how many seconds the request has waited, for the text; 0 to leave it out.
         id: the id of the request; None if it was not sent.
         """

@@ -1,8 +1,9 @@
 """Client: starts a server or connects to one, sends it requests, and ends it.
 
 The client negotiates the protocol revision with the server. It returns results as the classes of
-`concertino.types`, in the form of revision 2026-07-28 whatever the revision of the server is. This
-module has the public methods; client/client_connection.py starts, restarts and ends the server.
+`concertino.types`, in the form of revision 2026-07-28, whatever the revision of the server is. This
+module and feature_methods.py have the public methods. client_connection.py starts, restarts and
+ends the server.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from msgspec.json import encode
 
 from concertino.client.channel_ending import UnreadRequest
 from concertino.client.client_connection import ClientConnection, ConnectionSettings, Timeouts
+from concertino.client.feature_methods import FeatureMethods
 from concertino.client.forwarding import ForwardingMethods
 from concertino.client.negotiation import Era, HandshakeChoice
 from concertino.client.notifications import LogMessage, NotificationHandlers
@@ -26,7 +28,6 @@ from concertino.client.option_checks import check_functions, check_sink, check_t
 from concertino.client.output_validation import (
     OutputValidator,
     convert_output,
-    decode_result,
     decode_result_as,
 )
 from concertino.client.pending_request import Progress
@@ -39,30 +40,11 @@ from concertino.client.tool_results import ToolResults
 from concertino.jsonrpc.limits import Limits
 from concertino.near_names import hint_keywords
 from concertino.schema.json_values import encode_finite
-from concertino.types.completion import (
-    CompleteParams,
-    CompletionArgument,
-    CompletionContext,
-    PromptReference,
-    ResourceTemplateReference,
-)
-from concertino.types.resources_and_prompts import (
-    CompleteResult,
-    Completion,
-    GetPromptResult,
-    ListPromptsResult,
-    ListResourcesResult,
-    ListResourceTemplatesResult,
-    Prompt,
-    Resource,
-    ResourceTemplate,
-)
 from concertino.types.results import (
     CallToolResult,
     Implementation,
     Level,
     ListToolsResult,
-    ReadResourceResult,
     Tool,
 )
 
@@ -71,7 +53,7 @@ __all__ = ["Client", "Timeouts"]
 T = TypeVar("T")
 
 
-class Client(ForwardingMethods):
+class Client(FeatureMethods, ForwardingMethods):
     """A client for one server. Use it with `async with`, or call open() and aclose().
 
         async with Client(["python", "server.py"]) as client:
@@ -88,29 +70,29 @@ class Client(ForwardingMethods):
         "server" for ["python", "server.py"].
     info: the name and version of this client, which the server gets; by default concertino's.
     era: "modern" for a server of MCP 2026-07-28, "legacy" for a server of an earlier revision, with
-        the handshake `initialize`. "auto" finds out which of the two it is. A proxy may pass an
-        async function without arguments, which is called after the server was started. It returns
-        True to send `initialize` first, or False for "auto".
+        the request `initialize`. "auto" finds out which of the two it is. A proxy may pass an async
+        function without arguments, which is called after the server was started. It returns True to
+        send `initialize` first, or False for "auto".
     timeouts: time limits; by default Timeouts().
     limits: size limits, such as max_message_bytes; by default Limits().
     stderr: a function called with each line of the server's stderr, or the path of a file to append
         the lines to. By default, the logger `concertino.client.NAME.stderr` logs the lines at
         stderr_level, where NAME is `name`. Secrets are redacted in all three cases.
     restart: when to restart a server that ends by itself. Only a program or an address can be
-        restarted. By default never, but in place of an HTTP session that the server has ended,
-        another one is opened, and the request that the server has refused is sent again.
+        restarted. By default, only an HTTP session that the server has ended is replaced by a new
+        one, and the request that the server has refused is sent again.
     validate: whether to validate the results of tools against their output schemas, from the first
-        list_tools() on. None means: if the extra `validate` (see `concertino docs install`) is
-        installed. True raises ImportError if it is not.
+        list_tools() on. None validates if the extra `validate` (see `concertino docs install`) is
+        installed. True raises ImportError if the extra is not installed.
     trace: a function called with two strings for each message: "->" (sent) or "<-" (received), and
         the message with secrets redacted. The logger `concertino.client.NAME` also logs messages,
         at level DEBUG.
 
     The server may ask this client for something: with a request before 2026-07-28, with an
     `input_required` result since then. The following functions answer. They may be `def` or `async
-    def`. Their argument `server` is the server's name and version (an Implementation). If a
-    function is None, its capability is not declared, and a server that asks nevertheless gets an
-    error.
+    def`. Their argument `server` is the server's name and version (an Implementation). Without a
+    function, the client does not declare the capability, and a server that asks nevertheless gets
+    an error.
 
     elicit(request, server): lets the user fill in a form (an Elicitation). Returns a dict with the
         values ({} for a URL), "accept", "decline", "cancel", None (the same as "cancel"), or an
@@ -123,18 +105,18 @@ class Client(ForwardingMethods):
     roots: file:// URIs or Roots, or a function without arguments that returns them.
     rounds: how many times the server may ask for input during one request (2026-07-28). If it asks
         more often, the request raises ProtocolError.
-    answer_any(method, params): answers all requests of the server, in place of the functions above.
-        For proxies, which pass the requests on. It is async, gets the undecoded params, and returns
-        the undecoded result, both as bytes.
+    answer_any(method, params): an async function that answers all requests of the server, in place
+        of the functions above. It gets the undecoded params and returns the undecoded result, both
+        as bytes. Proxies use it to pass the requests on.
     capabilities: the client capabilities to declare. By default they follow from the functions that
-        are passed. Necessary with `answer_any`.
+        are passed. Required with `answer_any`.
 
     The following functions get the server's notifications. They are called on the event loop.
     Notifications without a function are ignored, except log messages, which are logged.
 
     changed(name): the list "tools", "prompts" or "resources" has changed. May be an `async def`.
-        While it runs, it is not called again for this list; if the list changes in that time, it is
-        called once more afterwards.
+        Calls for one list never overlap. If the list changes during a call, the function is called
+        once more afterwards.
     updated(uri): a resource has changed for which subscribe() or watch() was called.
     logged(message): the server has sent a LogMessage. By default, the logger
         `concertino.client.NAME` logs it.
@@ -300,13 +282,13 @@ class Client(ForwardingMethods):
         """Call a tool and return its result, whose `is_error` tells whether the tool has failed.
 
         If the task that awaits the result is cancelled, the client cancels the call at the server.
-        If the server ends and is restarted, the client repeats the call only if the server had not
-        read it; otherwise the call raises Disconnected.
+        If the server ends and is restarted, the client repeats a call that the server had not read.
+        All other calls raise Disconnected.
 
         arguments: name -> value; None for no arguments.
         into: a type to return instead of a CallToolResult, such as `int` or a dataclass. The
-            structured content is converted to it. Without structured content, the text of the
-            result is decoded as JSON, or returned as it is for `str`. If the tool has failed,
+            structured content is converted to this type. Without structured content, the text of
+            the result is decoded as JSON, or returned as it is for `str`. If the tool has failed,
             ToolError is raised with the text of the result.
         timeout_s: how many seconds to wait for the response. Each progress notification restarts
             this time. By default timeouts.request_s. The call may take timeouts.total_s in all,
@@ -324,7 +306,7 @@ class Client(ForwardingMethods):
         if timeout_s is not None:
             idle_timeout_s, total_s = timeout_s, max(total_s, timeout_s)
 
-        # The same checks as in wait_until_usable(): calling it each time would cost a coroutine.
+        # The same checks as in wait_until_usable(), which would cost a coroutine in each call.
         connection = self._connection
         conversation = connection.conversation
         is_usable = (
@@ -373,8 +355,8 @@ class Client(ForwardingMethods):
     async def list_tools(self) -> list[Tool]:
         """Return all tools, from all pages of the list.
 
-        The client also learns the output schemas of the tools. It validates the results of later
-        calls against them, unless the argument `validate` of Client says otherwise.
+        The client validates the results of later calls against the output schemas of these tools,
+        unless the argument `validate` of Client says otherwise.
         Raises NotSupported if the server does not declare the capability `tools`, RpcError for an
         error response, TimedOut, Disconnected if the server ends, and ProtocolError for a malformed
         result.
@@ -386,47 +368,7 @@ class Client(ForwardingMethods):
             "tools/list", ListToolsResult, lambda page: page.tools, timeout_s
         )
 
-    # Resources
-
-    async def list_resources(self) -> list[Resource]:
-        """Return all resources, from all pages of the list.
-
-        The list does not contain resources that are read through a resource template;
-        list_resource_templates() returns the templates.
-        Raises NotSupported if the server does not declare the capability `resources`, RpcError,
-        TimedOut, Disconnected and ProtocolError.
-        """
-        return await self._connection.fetch_list(
-            "resources/list", ListResourcesResult, lambda page: page.resources
-        )
-
-    async def list_resource_templates(self) -> list[ResourceTemplate]:
-        """Return all resource templates, from all pages of the list.
-
-        A resource template is a URI with variables, such as `file:///{path}`.
-        Raises NotSupported if the server does not declare the capability `resources`, RpcError,
-        TimedOut, Disconnected and ProtocolError.
-        """
-        return await self._connection.fetch_list(
-            "resources/templates/list",
-            ListResourceTemplatesResult,
-            lambda page: page.resource_templates,
-        )
-
-    async def read_resource(
-        self, uri: str, *, timeout_s: float | None = None
-    ) -> ReadResourceResult:
-        """Return the contents of a resource.
-
-        uri: the URI of a resource, or one that fits a resource template.
-        timeout_s: how many seconds to wait for the response; by default timeouts.request_s.
-        Raises RpcError if the server has no such resource (code -32602, or -32002 before
-        2026-07-28), NotSupported if the server does not declare the capability `resources`,
-        TimedOut, Disconnected if the server ends, and ProtocolError if the result is malformed.
-        """
-        self._connection.require("resources")
-        raw = await self._connection.call("resources/read", encode({"uri": uri}), uri, timeout_s)
-        return decode_result("resources/read", raw, ReadResourceResult)
+    # Subscriptions to resources
 
     async def subscribe(self, uri: str) -> None:
         """Subscribe to a resource: when it changes, the Client's function `updated` is called.
@@ -446,74 +388,15 @@ class Client(ForwardingMethods):
     async def watch(self, uris: frozenset[str]) -> None:
         """Subscribe to these resources, and end the subscriptions of the previous watch().
 
-        When one of the resources changes, the Client's function `updated` is called with its URI.
-        This is for proxies, which pass on the subscriptions of their own clients: a server of
-        2026-07-28 gets one subscription for all resources, where subscribe() would open one for
-        each. If the server does not report changes of some resources, a warning is logged.
+        When one of the resources changes, the Client's function `updated` is called with its URI. A
+        server of 2026-07-28 gets one subscription for all resources, where subscribe() would open
+        one for each. Proxies use this method to pass on the subscriptions of their own clients.
 
         uris: the URIs of all resources to watch from now on; empty to watch none.
-        Raises as subscribe() does, but not for resources whose changes are not reported.
+        Raises as subscribe() does, except for resources whose changes the server does not report:
+        for these, a warning is logged.
         """
         await self._session.watch(uris)
-
-    # Prompts and completion
-
-    async def list_prompts(self) -> list[Prompt]:
-        """Return all prompts, from all pages of the list.
-
-        Raises NotSupported if the server does not declare the capability `prompts`, RpcError,
-        TimedOut, Disconnected and ProtocolError.
-        """
-        return await self._connection.fetch_list(
-            "prompts/list", ListPromptsResult, lambda page: page.prompts
-        )
-
-    async def get_prompt(
-        self,
-        name: str,
-        arguments: Mapping[str, str] | None = None,
-        *,
-        timeout_s: float | None = None,
-    ) -> GetPromptResult:
-        """Return the messages of a prompt, with the arguments filled in.
-
-        arguments: name -> value; all values are strings. None for no arguments.
-        timeout_s: how many seconds to wait for the response; by default timeouts.request_s.
-        Raises RpcError if the server has no such prompt or refuses the arguments, NotSupported if
-        it does not declare the capability `prompts`, TimedOut, Disconnected if the server ends, and
-        ProtocolError if the result is malformed.
-        """
-        self._connection.require("prompts")
-        body = encode({"name": name, "arguments": dict(arguments or {})})
-        raw = await self._connection.call("prompts/get", body, name, timeout_s)
-        return decode_result("prompts/get", raw, GetPromptResult)
-
-    async def complete(
-        self,
-        ref: PromptReference | ResourceTemplateReference,
-        argument: str,
-        value: str,
-        *,
-        chosen: Mapping[str, str] | None = None,
-    ) -> Completion:
-        """Return suggested values for an argument of a prompt or a variable of a resource template.
-
-        ref: names the prompt or the resource template.
-        argument: the name of the argument or variable.
-        value: the text that the user has typed so far; may be empty.
-        chosen: name -> value of the other arguments that the user has chosen already.
-        Raises NotSupported if the server does not declare the capability `completions`, RpcError
-        for an error response, TimedOut, Disconnected if the server ends, and ProtocolError if the
-        result is malformed.
-        """
-        # In revision 2024-11-05 servers may support completion, but cannot declare it.
-        revision = self._connection.current.server.revision
-        if revision is None or revision.completions:
-            self._connection.require("completions")
-        context = CompletionContext(dict(chosen)) if chosen else CompletionContext()
-        params = CompleteParams(ref, CompletionArgument(argument, value), context)
-        raw = await self._connection.call("completion/complete", encode(params), argument, None)
-        return decode_result("completion/complete", raw, CompleteResult).completion
 
     # Other requests and notifications
 
@@ -533,8 +416,8 @@ class Client(ForwardingMethods):
         has declared the capability for the request.
 
         params: the params of the request, without `_meta`; None for no params.
-        into: the type to decode the result to. None returns dicts, lists, strings and so on;
-            msgspec.Raw returns the undecoded JSON.
+        into: the type to which the result is decoded. None for dicts, lists, strings and so on;
+            msgspec.Raw for the undecoded JSON.
         timeout_s: how many seconds to wait for the response. Each progress notification restarts
             this time. By default timeouts.request_s. The request may take timeouts.total_s in
             all, or timeout_s if that is longer.
@@ -546,12 +429,14 @@ class Client(ForwardingMethods):
         """
         body = encode(params or {})
         raw = await self._connection.call(method, body, "", timeout_s, progress, meta)
-        return raw if into is Raw else decode_result_as(method, raw, Any if into is None else into)
+        if into is Raw:
+            return raw
+        return decode_result_as(method, raw, Any if into is None else into)
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification, in the next iteration of the event loop.
 
-        method: such as "notifications/roots/list_changed".
+        method: the method, such as "notifications/roots/list_changed".
         params: the params of the notification; None for no params.
         Raises RuntimeError if this client is not open.
         """
@@ -572,9 +457,9 @@ class Client(ForwardingMethods):
         part of each later request.
 
         level: "debug", "info", "notice", "warning", "error", "critical", "alert" or "emergency".
-        Raises ValueError for another word. For a server before 2026-07-28, also raises NotSupported
-        if it does not declare the capability `logging`, RpcError for an error response, TimedOut,
-        and Disconnected if the server ends.
+        Raises ValueError for another word. The request `logging/setLevel` may also raise
+        NotSupported if the server does not declare the capability `logging`, RpcError for an error
+        response, TimedOut, and Disconnected if the server ends.
         """
         if level not in get_args(Level):
             raise ValueError(f"level: expected one of {', '.join(get_args(Level))}, got {level!r}")
@@ -598,4 +483,6 @@ class Client(ForwardingMethods):
 
 
 def _default_info() -> Implementation:
+    """Return the name and version that servers get by default: those of this package."""
+    # The package finds out its version when the attribute is first read, so it cannot be imported.
     return Implementation("concertino", vars(sys.modules["concertino"])["__version__"])

@@ -3,7 +3,7 @@
 A ClientConnection starts the server or connects to it (client/targets.py), negotiates the revision
 (client/negotiation.py), and sends requests with the resulting Conversation (client/
 conversation.py). If the server ends by itself and the user has passed `restart` to Client, a
-Supervisor (client/supervision.py) restarts the server; meanwhile, new requests wait. Each start
+Supervisor (client/supervision.py) restarts the server. Meanwhile, new requests wait. Each start
 makes a new Conversation.
 """
 
@@ -51,15 +51,15 @@ class Timeouts(Struct, frozen=True, metaclass=HintingStructMeta):
     """How long a client waits, in seconds. Each value must be positive and may be infinite.
 
     connect_s: for Client.open(), from the start of the server until the revision is negotiated.
-        If npx or uvx download the server, this is included.
-    probe_s: for the response to `server/discover`, the first request. If none comes in this time,
-        the client assumes that the server has a revision before 2026-07-28, and sends `initialize`.
-        Values above half of connect_s count as half of it.
+        The time that npx or uvx need to download the server is included.
+    probe_s: for the response to `server/discover`, the first request. If no response comes in this
+        time, the client assumes that the server has a revision before 2026-07-28, and sends
+        `initialize`. Values above half of connect_s count as half of connect_s.
     request_s: for the response to a request. If the request has a progress function, each progress
         notification restarts this time.
     total_s: for the response to a request in all, even if progress restarts request_s. If the
-        argument timeout_s of a call is longer, that is the limit.
-    ping_every_s: the pause between two pings of the server; by default infinite: no pings are sent.
+        argument timeout_s of a call is longer, timeout_s is the limit.
+    ping_every_s: the pause between two pings of the server; infinite (the default) to send none.
     ping_s: for the response to a ping. If the server sends nothing at all in this time, the client
         closes the connection, and restarts the server if Client has `restart`.
     Raises ValueError for a value that is not positive.
@@ -74,20 +74,19 @@ class Timeouts(Struct, frozen=True, metaclass=HintingStructMeta):
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
+            value = getattr(self, name)
             # `not x > 0` instead of `x <= 0`, which would accept NaN.
-            if not getattr(self, name) > 0:
-                raise ValueError(
-                    f"{name}: expected a positive number of seconds, got {getattr(self, name)!r}"
-                )
+            if not value > 0:
+                raise ValueError(f"{name}: expected a positive number of seconds, got {value!r}")
 
 
 class ConnectionSettings(Struct, frozen=True):
     """The arguments of a Client, checked and parsed.
 
-    name: the name for logs.
+    name: the name of the server in logs.
     location: the parsed target.
-    handlers: answer the server's requests.
-    notification_handlers: called for the server's notifications.
+    handlers: the object that answers the server's requests.
+    notification_handlers: the user's functions for the server's notifications.
     The other fields have the names and the meaning of the arguments of Client.
     """
 
@@ -117,8 +116,8 @@ class ClientConnection:
     Each start of the server makes a new Conversation, the object that sends requests to it.
 
     settings: the arguments of the Client.
-    on_restart: called after each restart of the server. It subscribes again, and sets the log
-        level.
+    on_restart: an async function that is called after each restart of the server, to subscribe
+        again and set the log level.
 
     Attributes:
     conversation: the Conversation that sends requests; None before open() and while the server
@@ -155,7 +154,8 @@ class ClientConnection:
         """Start the server or connect to it, and negotiate the revision.
 
         Raises SpawnError, Disconnected, TimedOut, Incompatible, NotAServer or ProtocolError if that
-        is impossible, and RuntimeError if it was called before. Call close() even if open() raises.
+        is impossible, and RuntimeError if open() was called before. The caller must call close()
+        even if open() raises.
         """
         if self.loop is not None:
             raise RuntimeError("a Client can be opened once; make another one")
@@ -175,14 +175,14 @@ class ClientConnection:
                 ),
                 self._settings.log,
             )
-            # If the server has ended during _bring_up(), there was no supervisor to tell.
+            # If the server has ended during _bring_up(), _on_end() had no supervisor to tell.
             if self.current.channel.ending.over:
                 self._on_end(self.current)
 
     async def _bring_up(self) -> None:
         """Start the server or connect to it, and negotiate the revision.
 
-        open() calls this, and the supervisor for each restart.
+        Called by open(), and by the supervisor for each restart.
         """
         settings = self._settings
         timeouts = settings.timeouts
@@ -256,7 +256,7 @@ class ClientConnection:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        """Do the work of close(), in a task of its own."""
+        """Do the work of close(), in a separate task."""
         if self._supervisor is not None:
             await self._supervisor.close()
         await self._bring_down()
@@ -281,7 +281,7 @@ class ClientConnection:
         """Return the latest Conversation in which a revision was negotiated.
 
         A Conversation is the client's side of one connection, which may have ended. Each start of
-        the server makes a new one. Raises RuntimeError before open().
+        the server makes a new Conversation. Raises RuntimeError before open().
         """
         if self._last is None:
             raise RuntimeError(NOT_OPEN)
@@ -291,9 +291,9 @@ class ClientConnection:
     def started(self) -> Conversation | None:
         """Return the Conversation of the server's latest start, even if the negotiation has failed.
 
-        A Conversation is the client's side of one connection; each start makes a new one. Returns
-        None if no process could be started, and no connection opened. Raises RuntimeError before
-        open().
+        A Conversation is the client's side of one connection. Each start of the server makes a new
+        Conversation. Returns None if the server could never be started or connected to. Raises
+        RuntimeError before open().
         """
         if self.loop is None:
             raise RuntimeError(NOT_OPEN)
@@ -301,7 +301,7 @@ class ClientConnection:
 
     @property
     def is_modern(self) -> bool:
-        """Return True if the revision is 2026-07-28 or later."""
+        """Return whether the revision is 2026-07-28 or later."""
         return self.current.requests.is_modern
 
     @property
@@ -334,10 +334,10 @@ class ClientConnection:
     async def wait_until_usable(self, label: str, timeout_s: float) -> tuple[Conversation, float]:
         """Return the Conversation with the running server, and how much of timeout_s is left.
 
-        A Conversation is the client's side of one connection, and sends the requests.
-        Waits while the server is being restarted. The returned time is at least 0.001 s.
+        A Conversation is the client's side of one connection, and sends the requests. This method
+        waits while the server is being restarted. The returned time is at least 0.001 s.
 
-        label: names the request that is to be sent, for error messages.
+        label: the method and subject of the request that is to be sent, for error messages.
         timeout_s: how many seconds the request may take, positive; infinite for no limit.
         Raises RuntimeError if the client is not open or belongs to another event loop, ValueError
         for an invalid timeout_s, TimedOut if the restart takes longer, and Disconnected if the
@@ -376,12 +376,13 @@ class ClientConnection:
 
         method: the method of the request.
         body: the params without `_meta`, a JSON object.
-        subject: the name or URI in the request, for errors; "" if it has none.
+        subject: the name or URI in the request, for errors; "" if there is none.
         timeout_s: how many seconds to wait for the response. Each progress notification restarts
             this time. The request may take Timeouts.total_s in all, or timeout_s if that is
             longer. None for Timeouts.request_s.
-        progress: called with the server's progress; None to request no progress.
-        meta: keys and values to add to `_meta`; None for none.
+        progress: a function progress(done, total, message) for the progress notifications of the
+            request; None to request no progress.
+        meta: keys and values to add to `_meta`; None to add nothing.
         Raises RpcError, TimedOut, Disconnected and ProtocolError.
         """
         timeouts = self._settings.timeouts
@@ -413,7 +414,7 @@ class ClientConnection:
         call is sent again after the restart.
 
         call: the request of the other client.
-        caller: the other client. A 2026-07-28 server gets its name and its capabilities.
+        caller: the other client, whose name and capabilities a 2026-07-28 server gets.
         level: the lowest level of the log messages that the other client requests; None for no log
             messages.
         timeout_s: how many seconds to wait for the response. Each progress notification restarts
@@ -442,13 +443,13 @@ class ClientConnection:
         """Forward another client's call without a task, if the server runs.
 
         call: the request of the other client.
-        caller: the other client. A 2026-07-28 server gets its name and its capabilities.
+        caller: the other client, whose name and capabilities a 2026-07-28 server gets.
         level: the lowest level of the log messages that the other client requests; None for no log
             messages.
-        callback: called once with the ForwardedReply when the response has arrived or the
-            connection has ended; must not raise. It may be called before this method returns. If
-            the error of the ForwardedReply is an UnreadRequest, pass the call to forward(), which
-            sends it again.
+        callback: called once with the ForwardedReply, when the response has arrived or the
+            connection has ended. It must not raise, and may be called before this method returns.
+            If the outcome of the ForwardedReply is an UnreadRequest, pass the call to forward(),
+            which sends the call again.
         Returns None, and sends nothing, if the call cannot be sent at once, for example because the
         server is being restarted. Then await forward() instead.
         """
@@ -500,7 +501,10 @@ class ClientConnection:
 def _make_show(
     log: logging.Logger, trace: Callable[[str, str], object] | None
 ) -> Callable[[str, str], object]:
-    """Return a function that logs a message at level DEBUG and passes it to the user's trace."""
+    """Return a function show(direction, text) that logs a message at level DEBUG.
+
+    trace: the user's function, which show() also calls with its arguments; None to call nothing.
+    """
 
     def show(direction: str, text: str) -> None:
         log.debug("%s %s", direction, escape_controls(text))

@@ -1,4 +1,4 @@
-"""ConnectionFacts: what Client and SyncClient tell about the connection and the server.
+"""ConnectionFacts: the facts that Client and SyncClient tell about the connection and the server.
 
 Both classes inherit these properties, so that they have the same names, types and docstrings.
 """
@@ -32,7 +32,7 @@ class ConnectionFacts:
     def server_info(self) -> Implementation:
         """Return the name, version and so on with which the server describes itself.
 
-        A server may claim anything, so do not rely on them for security.
+        A server may claim anything, so this must not be used for decisions about security.
         """
         return self._connection.current.server.info
 
@@ -50,7 +50,7 @@ class ConnectionFacts:
 
     @property
     def instructions(self) -> str | None:
-        """Return the server's instructions for the model; None if it has none."""
+        """Return the server's instructions for the model; None if the server has sent none."""
         return self._connection.current.server.instructions
 
     @property
@@ -85,7 +85,8 @@ class ConnectionFacts:
     def pending_method(self) -> str:
         """Return the method of the oldest request without a response, such as "initialize".
 
-        Returns "" if there is none. Also works while open() runs, and after a failed open().
+        Returns "" if there is no such request. Also works while open() runs, and after a failed
+        open().
         """
         started = self._connection.started
         return "" if started is None else started.channel.pending_method
@@ -101,14 +102,15 @@ class ConnectionFacts:
     def exit_status(self) -> int | None:
         """Return the exit code of the server's process, or minus the signal that has ended it.
 
-        Returns None while the process runs, and if there is none. Also works after a failed open().
+        Returns None while the process runs, and if this client has started no process. Also works
+        after a failed open().
         """
         started = self._connection.started
         return None if started is None else started.opened.exit_status
 
     @property
     def stderr_tail(self) -> str:
-        """Return the last 8 KiB that the server has written to stderr, without secrets.
+        """Return the last 8 KiB of the server's stderr, without secrets.
 
         Returns "" if this client has started no process. Also works after a failed open().
         """
@@ -119,8 +121,8 @@ class ConnectionFacts:
     def stray(self) -> int:
         """Return how many lines of the server's output this client has skipped.
 
-        A line is skipped if it is not a JSON-RPC message, if it is too long, or if it is a response
-        to no request of this client. `strays` has the last of these lines.
+        A line is skipped if it is too long, if it is not a JSON-RPC message, or if it is a response
+        with an id that no request of this client has. `strays` has the last of these lines.
         """
         started = self._connection.started
         return 0 if started is None else started.channel.skipped.count

@@ -2,7 +2,7 @@
 
 A frame is one JSON-RPC message. The frames that are queued during one iteration of the loop are
 flushed together in the next iteration. If only one request is pending, its frame is written at
-once, and Connections that support polling then look whether the response has arrived.
+once. A Connection that supports polling then checks whether the response has already arrived.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ __all__ = ["ConnectionOutput"]
 class ConnectionOutput:
     """Writes frames (JSON-RPC messages) to a Connection, in the fastest way that it supports.
 
-    limits: limit the size of a frame, and how much output may be buffered.
+    limits: the limits for the size of a frame, and for the bytes of output that are buffered.
 
     Attributes:
-    send_and_poll: writes a frame at once. Its arguments are the frame and the id of its request.
-        Returns the next line of the server, if it has arrived already; otherwise the number of
+    send_and_poll: a function send_and_poll(frame, request_id) that writes a frame at once. Returns
+        the next line of the server if the line has arrived already, otherwise the number of
         buffered bytes. It is one of
 
         - the Connection's send_and_poll(),
         - the Connection's send(), which never returns a line,
         - if the Connection has neither, a function that writes nothing and returns None.
 
-    defer_line: delivers a line that send_and_poll() has returned to the Receiver's on_frames(), in
-        a later loop iteration.
+    defer_line: a function that delivers a line, which send_and_poll() has returned, to the
+        Receiver's on_frames() in a later loop iteration.
     flush_scheduled: whether the queued frames will be flushed in the next loop iteration.
-    longest_usual_params: Channel.begin() sends only requests whose params have at most this many
-        bytes. Such requests certainly fit into a message, and copying them takes little time.
+    longest_usual_params: the largest size in bytes of params that certainly fit into a message, and
+        that are quickly copied.
     """
 
     def __init__(self, connection: Connection, limits: Limits) -> None:
@@ -48,7 +48,8 @@ class ConnectionOutput:
         self._loop = asyncio.get_running_loop()
 
         self.send_and_poll: Callable[[bytes, Id | None], bytes | int | None] = _cannot_poll
-        # Without polling there are no lines to defer, so this function is never called.
+        # Without polling there are no lines to defer. Then this function is never called, and bytes
+        # is only a callable of the right type.
         self.defer_line: Callable[[bytes], object] = bytes
         if isinstance(connection, SupportsPolling):
             self.send_and_poll = connection.send_and_poll

@@ -6,10 +6,11 @@ A Conversation
 - handles the requests and notifications of the server,
 - adds to errors how the server's process has ended.
 
-client/negotiation.py opens it. The Channel (client/channel.py) below it speaks JSON-RPC.
+client/negotiation.py opens a Conversation. Below it, the Channel (client/channel.py) speaks
+JSON-RPC.
 
 A server may need something of its client, such as the answer of a model (sampling). Before
-2026-07-28, the server then sends a request to the client; since then, it returns an
+2026-07-28, the server then sends a request to the client. Since 2026-07-28, it returns an
 `input_required` result to the client's own request (client/input_rounds.py). In both cases the
 functions that the user has passed to Client answer (client/request_handlers.py).
 Spec: 2026-07-28 basic/index, basic/patterns/subscriptions; 2025-11-25 basic/lifecycle.
@@ -72,8 +73,9 @@ __all__ = [
 DRAIN_S = 1.0
 # Errors and logs quote at most this many characters of stderr and of other texts.
 MAX_QUOTE = 2000
-# In errors, these texts come before the last line of stdout that was skipped, and before the end of
-# stderr. A proxy finds by them what the server itself has written.
+# In the texts of errors, LAST_SKIPPED comes before the last line of stdout that was skipped, and
+# STDERR_END before the end of stderr. A proxy searches for these texts to find where the text that
+# the server itself has written begins.
 LAST_SKIPPED = ", the last: "
 STDERR_END = "; its stderr ends with:"
 NO_STDERR = "; it wrote nothing to stderr"
@@ -109,24 +111,25 @@ class Conversation:
 
     name: the name of the server, for logs.
     opened: the connection, and the server's process if the client has started one.
-    limits: limit the size of a message, and how much output may be buffered.
-    info: describes this client to the server.
-    handlers: answer the server's requests.
+    limits: the limits for the size of a message, and for the bytes of output that are buffered.
+    info: the description of this client for the server.
+    handlers: the object that answers the server's requests.
     notification_handlers: the user's functions for notifications.
     max_rounds: how many times the server may ask for input during one request (2026-07-28).
-    show: called with "->" (sent) or "<-" (received) and the text of each message; None to trace
-        nothing.
+    show: a function that is called with "->" (sent) or "<-" (received) and the text of each
+        message; None to trace nothing.
 
     Attributes:
     server: the server's description of itself; only a name before the negotiation.
-    channel: sends the requests, and matches the responses to them.
-    requests: builds the params of the requests.
+    channel: the JSON-RPC layer, which sends the requests and matches the responses.
+    requests: the builder of the params of requests.
     subscriptions: the open subscriptions/listen requests (2026-07-28).
-    notifications: calls the user's functions for notifications.
-    on_end: called with this object if the connection ends without close(); None to call nothing.
-    restart_note: a text that the server will be restarted; "" if it will not. It becomes part of
-        the errors of the requests that were pending at the server's end.
-    opening: watches the program until its first response, to notice one that is no MCP server.
+    notifications: the dispatcher that calls the user's functions for notifications.
+    on_end: a function that is called with this object if the connection ends without close(); None
+        to call nothing.
+    restart_note: a text for the errors of requests that were pending when the server ended: that
+        the server will be restarted; "" if it will not.
+    opening: the watch that notices if the program is no MCP server, until its first response.
     """
 
     def __init__(
@@ -191,12 +194,13 @@ class Conversation:
         (`elicit`, `sample`, `roots`) answer, and the request is sent again.
 
         body: the params without `_meta`, a JSON object.
-        subject: the name or URI in the request, for errors; "" if it has none.
+        subject: the name or URI in the request, for errors; "" if there is none.
         idle_timeout_s: how many seconds may pass until the response arrives. Each progress
             notification starts this time again.
         total_s: how many seconds the request may take in all.
-        progress: called with the server's progress; None to request no progress.
-        meta: keys and values to add to `_meta`; None for none.
+        progress: a function progress(done, total, message) for the progress notifications of the
+            request; None to request no progress.
+        meta: keys and values to add to `_meta`; None to add nothing.
         Raises RpcError, TimedOut, Disconnected and ProtocolError.
         """
         channel = self.channel
@@ -239,18 +243,17 @@ class Conversation:
         idle_timeout_s: float,
         total_s: float,
     ) -> Awaitable[CallToolResult | Raw]:
-        """Call a tool faster than call() does. There is no progress, and no additional `_meta`.
-
-        It is faster for two reasons. Everything in the request but the arguments was encoded at the
-        tool's first call, and the response is decoded together with its result. The result is Raw
-        if the response could not be decoded in this way.
+        """Call a tool faster than call() does, but without progress and additional `_meta`.
 
         name: the name of the tool.
         arguments: a JSON object.
         idle_timeout_s: how many seconds to wait for the response.
         total_s: how many seconds the call may take in all.
+        Returns a CallToolResult, or an unusual result undecoded, as Raw.
         Raises RpcError, TimedOut, Disconnected and ProtocolError.
         """
+        # This is faster for two reasons: everything in the request but the arguments was encoded at
+        # the tool's first call, and the response is decoded together with its result.
         requests = self.requests
         prepared = requests.prepared.get(name) or requests.prepare_tool_call(name)
         call: Awaitable[CallToolResult | Raw] = self.channel.ask(
@@ -270,8 +273,9 @@ class Conversation:
     ) -> CallToolResult | Raw:
         """Await a tool call of 2026-07-28, and answer if the result is `input_required`.
 
-        call: the sent call; awaiting it returns its result.
-        name, arguments, idle_timeout_s, total_s: those of the call, to send it again with answers.
+        call: an awaitable of the result of the call, which was sent already.
+        name, arguments, idle_timeout_s, total_s: the arguments of call_tool(), to send the call
+            again with answers.
         """
         result: CallToolResult | Raw | None = None
         try:
@@ -288,8 +292,8 @@ class Conversation:
             params = self.requests.params(body)
             return self.channel.request("tools/call", params, name, idle_timeout_s, total_s)
 
-        # Without a result, the server has refused our revision although it supports it. Then send
-        # the call once more.
+        # Without a result, the server has refused our revision although it supports this revision.
+        # Then send the call once more.
         raw = result if type(result) is Raw else await send(body)
         return await self._rounds.complete(raw, "tools/call", name, body, send, self.server.info)
 
@@ -304,7 +308,7 @@ class Conversation:
         """Forward the call of another client, and return its undecoded result.
 
         call: the request of the other client.
-        caller: the other client. A 2026-07-28 server gets its name and its capabilities.
+        caller: the other client, whose name and capabilities a 2026-07-28 server gets.
         level: the lowest level of the log messages that the other client requests; None for no log
             messages.
         timeout_s: how many seconds to wait for the response. Each progress notification restarts
@@ -330,11 +334,11 @@ class Conversation:
         """Forward the call of another client without a task: pass its outcome to a function.
 
         call: the request of the other client.
-        caller: the other client. A 2026-07-28 server gets its name and its capabilities.
+        caller: the other client, whose name and capabilities a 2026-07-28 server gets.
         level: the lowest level of the log messages that the other client requests; None for no log
             messages.
         callback: called once with the returned ForwardedReply, when the response has arrived or the
-            connection has ended; must not raise. It may be called before this method returns.
+            connection has ended. It must not raise, and may be called before this method returns.
         Returns None, and sends nothing, if the call cannot be sent at once.
         """
         requests = self.requests
@@ -354,7 +358,7 @@ class Conversation:
         """Forward a call, and call `progress` for each progress notification of the server.
 
         Each progress notification extends the time limit. Returns the undecoded result.
-        prepared: the request, which lacks its id and its params.
+        prepared: the request without its id and its params.
         """
         channel = self.channel
         with channel.progress.track(progress, timeout_s, timeout_s) as tracker:
@@ -413,9 +417,9 @@ class Conversation:
         incoming.on_cancel = lambda reason: task.cancel()
 
     async def _answer(self, incoming: IncomingRequest) -> None:
-        """Answer a request of the server, then start to answer those that wait for their turn.
+        """Answer a request of the server, then start to answer the requests that wait.
 
-        The peer limits how many requests of the server may run at the same time.
+        Requests wait because the peer limits how many of them are answered at the same time.
         """
         peer = self.channel.peer
         handlers = self.requests.handlers
@@ -508,7 +512,7 @@ class Conversation:
             text += self.restart_note
         if withheld := opened.describe_withheld():
             text += f"; {withheld}"
-        # What the server has written comes last, because a proxy removes the text from there on.
+        # The server's own text comes last, because a proxy removes the text from there on.
         if skipped.count:
             last = f"{LAST_SKIPPED}{skipped.recent[-1]}" if skipped.recent else ""
             text += f"; lines of its stdout that were skipped: {skipped.count}{last}"
@@ -524,8 +528,8 @@ class Conversation:
     async def close(self) -> None:
         """Close the connection, and end the server's process if there is one.
 
-        Takes a limited time. Pending requests raise Disconnected. The tasks of this Conversation
-        are cancelled, such as those that answer the server's requests.
+        Takes a limited time. Pending requests raise Disconnected. The tasks that answer the
+        server's requests, and the other tasks of this Conversation, are cancelled.
         """
         self.channel.ending.by_client = True
         self.opening.stop()

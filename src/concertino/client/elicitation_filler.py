@@ -1,7 +1,7 @@
 """fill_form(): adds the defaults of an elicitation's form to the user's values, and checks them.
 
-A client calls it before it sends the answer to `elicitation/create`. A form is a JSON Schema of an
-object whose properties ("fields") are strings, numbers, booleans or choices.
+A client calls fill_form() before it sends the answer to `elicitation/create`. A form is a JSON
+Schema of an object whose properties ("fields") are strings, numbers, booleans or choices.
 Spec: 2025-06-18 and later client/elicitation, `PrimitiveSchemaDefinition`; defaults: SEP-1034.
 """
 
@@ -24,8 +24,9 @@ _PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 class _Form(Struct):
-    """The parts of a form that have something to do with its fields.
+    """The parts of a form that this module reads.
 
+    properties: name of a field -> the JSON Schema of the field.
     required: the names of the fields that must have a value.
     """
 
@@ -39,7 +40,7 @@ def fill_form(schema: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str
     schema: the form, a JSON Schema.
     content: name of a field -> the user's value. Values for fields that the form does not have are
         returned unchanged.
-    Raises ValueError if a required value is missing or a value does not fit its field; the text
+    Raises ValueError if a required value is missing or a value does not fit its field. Its text
     names the field, the expected and the actual value. Raises msgspec.ValidationError if the form
     is malformed.
     """
@@ -95,7 +96,7 @@ def _check_type(name: str, kind: object, value: Any) -> None:
 
 
 def _choices(field: Mapping[str, Any]) -> list[Any] | None:
-    """Return the values that a field allows; None if it does not list them."""
+    """Return the values that a field allows; None if the field does not list its values."""
     if isinstance(field.get("enum"), list):
         return field["enum"]
     options = field.get("oneOf") or field.get("anyOf")
@@ -120,7 +121,8 @@ def _check_bounds(
     lower, upper: the bounds, from the form; None for no bound.
     unit: what is counted, for the error; "" for a number.
     """
+    suffix = f" {unit}" if unit else ""
     if isinstance(lower, (int, float)) and size < lower:
-        raise ValueError(f"{name}: expected at least {lower:g} {unit}".rstrip() + f", got {size:g}")
+        raise ValueError(f"{name}: expected at least {lower:g}{suffix}, got {size:g}")
     if isinstance(upper, (int, float)) and size > upper:
-        raise ValueError(f"{name}: expected at most {upper:g} {unit}".rstrip() + f", got {size:g}")
+        raise ValueError(f"{name}: expected at most {upper:g}{suffix}, got {size:g}")

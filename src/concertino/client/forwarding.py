@@ -34,18 +34,17 @@ class ForwardingMethods(ConnectionFacts):
 
         The params stay as they are, apart from what the server's revision requires in `_meta`.
 
-        This client does not answer the questions of a 2026-07-28 server. It returns the
-        `input_required` result, with `inputRequests` and `requestState`. The proxy lets the other
-        client answer, and forwards the call again: call.answers has the client's answers, and
-        call.state has the JSON of `requestState`.
+        If a 2026-07-28 server asks for input, this method returns the `input_required` result, with
+        `inputRequests` and `requestState`. The proxy lets the other client answer, and forwards the
+        call again: call.answers then has the client's answers, and call.state has the JSON of
+        `requestState`.
 
         call: the request of the other client.
-        caller: the other client. A 2026-07-28 server gets its name and its capabilities.
+        caller: the other client, whose name and capabilities a 2026-07-28 server gets.
         level: the lowest level of the log messages that the other client requests; None for no log
-            messages. Servers before 2026-07-28 do not get it.
+            messages. Servers before 2026-07-28 do not get the level.
         timeout_s: how many seconds to wait for the response. Each progress notification restarts
-            this time. By default there is no limit: the proxy cancels the task that awaits the
-            result, if the other client cancels its call.
+            this time. By default there is no limit.
         progress(done, total, message): a function called for each progress notification of the
             server; None if the other client has not requested progress.
         Raises RpcError for an error response, TimedOut, Disconnected if the server ends, and
@@ -62,15 +61,15 @@ class ForwardingMethods(ConnectionFacts):
     ) -> ForwardedReply | None:
         """Forward the call of another client without a task: pass its outcome to a function.
 
-        This saves the time that a task takes. There is no time limit.
+        There is no time limit.
 
         call: the request of the other client.
-        caller: the other client. A 2026-07-28 server gets its name and its capabilities.
+        caller: the other client, whose name and capabilities a 2026-07-28 server gets.
         level: the lowest level of the log messages that the other client requests; None for no log
             messages.
-        callback: called once, with the ForwardedReply (client/pending_request.py) that this method
-            returns, when the response has arrived or the connection has ended; must not raise. It
-            may be called before this method returns.
+        callback: called once with the returned ForwardedReply (client/pending_request.py), when the
+            response has arrived or the connection has ended. It must not raise, and may be called
+            before this method returns.
         Returns None, and sends nothing, if the call cannot be sent at once, for example because the
         server is being restarted. Then await forward() instead.
         """

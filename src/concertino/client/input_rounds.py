@@ -2,7 +2,7 @@
 
 The server asks with an `input_required` result, which contains questions (requests such as
 elicitations) and a state. The client then sends its own request again, with its answers and this
-state; that is one round. The rounds end when a result is complete.
+state. This is one round. The rounds end when a result is complete.
 Spec: 2026-07-28 basic/patterns/mrtr.
 """
 
@@ -42,7 +42,7 @@ _decode_input_required = Decoder(InputRequiredResult).decode
 class InputRounds:
     """Answers the server's `input_required` results until the result of a request is complete.
 
-    handlers: answer the server's questions in such a result, with the user's functions.
+    handlers: the object that answers the server's questions, with the user's functions.
     max_rounds: how many times the server may ask during one request.
     """
 
@@ -63,9 +63,10 @@ class InputRounds:
 
         raw: the first result of the request.
         method: the method of the request.
-        subject: the name or URI in the request, for errors; "" if it has none.
+        subject: the name or URI in the request, for errors; "" if there is none.
         body: the params of the request, without `_meta`.
-        send: sends the request again with the params that it gets, and returns the result.
+        send: an async function send(body) that sends the request again with these params, and
+            returns the result.
         server: the server's name and version, for the user's functions.
         Raises
         - ProtocolError for a result of unknown type, and if the server asks too often,
@@ -114,7 +115,7 @@ class InputRounds:
 def _input_required(raw: Raw, method: str, label: str) -> InputRequiredResult | None:
     """Return a result as InputRequiredResult, which has the questions; None if it is complete.
 
-    label: names the request, for errors.
+    label: the method and subject of the request, for errors.
     Raises ProtocolError if the result is neither complete nor `input_required`, or if it is
     `input_required` for a method that does not allow it.
     """

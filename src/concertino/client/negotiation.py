@@ -4,19 +4,19 @@ There are two eras of MCP. "Modern" is revision 2026-07-28; "legacy" are the ear
 which have a handshake (`initialize`). A client does not know the era of its server. So it first
 sends `server/discover`, a request of the modern era, and then:
 
-- If the response is a result or an error that only the modern revision has, the server is modern.
-- If the response is another error, or none comes within probe_s, the server is legacy. The client
-  sends `initialize`, and ignores a late response to `server/discover`.
-- If the response, a result or an error, lists only earlier revisions, the client sends `initialize`
-  too.
+- If the response is a result, or an error that only the modern revision has, the server is modern.
+- If the response lists only earlier revisions, the server is legacy. The client sends `initialize`.
+- If the response is another error, the server is legacy, too.
+- If no response comes within probe_s, the server counts as legacy. A late response to
+  `server/discover` is ignored.
 - If the server exits, the client starts it once more and sends `initialize` first.
 
 If the server then refuses `initialize` with an error that only the modern revision has, the server
 is modern and was only slow.
 
-A server that speaks both eras chooses the one to which the first message belongs. A proxy whose own
-client is legacy therefore sends `initialize` first, and `server/discover` only if the server
-refuses that (HandshakeChoice).
+A server that speaks both eras chooses the era of the first message. A proxy whose own client is
+legacy therefore sends `initialize` first, and `server/discover` only if the server refuses
+`initialize` (HandshakeChoice).
 Spec: 2026-07-28 basic/transports/stdio "Backward compatibility", basic/versioning, server/discover;
 2025-11-25 basic/lifecycle.
 """
@@ -101,14 +101,19 @@ async def open_conversation(
     start: starts the server or connects to it, and returns a Conversation without a revision.
     can_restart: whether `start` may be called a second time, if the server exits upon
         `server/discover`.
-    era: "modern" for a server of revision 2026-07-28, "legacy" for a server of an earlier revision,
-        or "auto" to find out the revision: send `server/discover`, and then `initialize` to a
-        server that does not know this request. Or an async function, called after the start. If
-        the function returns True, `initialize` is sent first, and `server/discover` only if the
-        server refuses `initialize`. False means the same as "auto".
+    era: one of
+
+        - "modern" for a server of revision 2026-07-28,
+        - "legacy" for a server of an earlier revision,
+        - "auto" to send `server/discover`, and then `initialize` to a server that does not know
+          this request,
+        - an async function that is called after the start. If it returns True, `initialize` is
+          sent first, and `server/discover` only if the server refuses `initialize`. False means
+          the same as "auto".
+
     within_s: the time limit for everything, in seconds.
     probe_s: how many seconds to wait for the response to `server/discover` before `initialize` is
-        sent; not used for "modern" and "legacy". At most half of the time that is left is used.
+        sent, but at most half of the time that is left. Not used for "modern" and "legacy".
     Raises
     - Disconnected if the server cannot be reached or ends,
     - TimedOut after within_s,
@@ -122,9 +127,10 @@ async def open_conversation(
 
     def remaining_s() -> float:
         """Return the seconds that are left. Raises TimedOut when there are none."""
-        if (seconds := until - loop.time()) > 0:
-            return seconds
-        raise TimedOut(f"the session was not opened within {within_s:.3g} s")
+        seconds = until - loop.time()
+        if seconds <= 0:
+            raise TimedOut(f"the session was not opened within {within_s:.3g} s")
+        return seconds
 
     conversation = await _start(start, within_s)
     try:
@@ -160,8 +166,8 @@ async def open_conversation(
     except BaseException as exc:
         await conversation.close()
         error = _explain(conversation, exc)
-        # If another error replaces `exc`, do not show `exc` as its context.
-        raise error from (exc.__cause__ if error is exc else error.__cause__)
+        # If another error replaces `exc`, `from` prevents that `exc` is shown as its context.
+        raise error from error.__cause__
     return conversation
 
 
@@ -175,7 +181,9 @@ def _explain(conversation: Conversation, error: BaseException) -> BaseException:
     # If a Backend in this process has failed to start, its exception says more than the error
     # response that it has led to.
     failure = conversation.opened.start_failure
-    return failure if isinstance(error, Incompatible) and failure is not None else error
+    if isinstance(error, Incompatible) and failure is not None:
+        return failure
+    return error
 
 
 async def _start(start: Callable[[], Awaitable[Conversation]], within_s: float) -> Conversation:
@@ -214,15 +222,14 @@ async def _discover(
         if exc.code == HTTP_FAILURE:
             # A failure of HTTP says nothing about the era.
             raise
-        if (
-            not required
-            and exc.code == UNSUPPORTED_VERSION
-            and _lists_only_legacy(_listed_revisions(exc.data))
-        ):
+        lists_only_legacy = exc.code == UNSUPPORTED_VERSION and _lists_only_legacy(
+            _listed_revisions(exc.data)
+        )
+        if lists_only_legacy and not required:
             return False
         if required or exc.code in MODERN_ERRORS:
-            # A server with an internal error, such as one that cannot start, may well speak the
-            # revision. So do not say that it does not.
+            # A server with an internal error, for example because it cannot start, may well speak
+            # this revision. So the text does not say that the server does not.
             problem = f"does not speak {MODERN.name}"
             if exc.code == INTERNAL_ERROR:
                 problem = "refused server/discover"
@@ -242,8 +249,8 @@ async def _discover(
 def _use_discover_result(conversation: Conversation, raw: Raw, required: bool) -> bool:
     """Start a modern session with the result of `server/discover`, and return True.
 
-    If the result is malformed or lists only legacy revisions, returns False, or raises
-    ProtocolError or Incompatible if `required` is True. Raises Incompatible if the server supports
+    Returns False if the result is malformed or lists only legacy revisions. If `required` is True,
+    raises ProtocolError or Incompatible instead. Also raises Incompatible if the server supports
     neither 2026-07-28 nor a legacy revision.
     """
     try:
@@ -273,14 +280,14 @@ def _use_discover_result(conversation: Conversation, raw: Raw, required: bool) -
 
 
 def _lists_only_legacy(versions: Sequence[object]) -> bool:
-    """Return whether a list of revisions has a legacy one and not the modern one."""
+    """Return whether a list of revisions contains a legacy revision, but not the modern one."""
     names = {revision.name for revision in LEGACY}
     listed = [version for version in versions if isinstance(version, str)]
     return MODERN.name not in listed and any(version in names for version in listed)
 
 
 def _listed_revisions(data: Any) -> Sequence[object]:
-    """Return the revisions that the data of an error lists as `supported`; empty if it has none."""
+    """Return the revisions that the data of an error lists as `supported`; () if it lists none."""
     try:
         return list(data["supported"])
     except (TypeError, KeyError):
@@ -291,8 +298,9 @@ async def _initialize(conversation: Conversation, within_s: float) -> None:
     """Perform the handshake of the legacy revisions, and start the session.
 
     within_s: how many seconds to wait for the response.
-    Raises RpcError if the server refuses `initialize`, Incompatible if it chooses a revision that
-    this client does not support, ProtocolError for a malformed response, and TimedOut.
+    Raises RpcError if the server refuses `initialize`, Incompatible if the server chooses a
+    revision that this client does not support, ProtocolError for a malformed response, and
+    TimedOut.
     """
     requests = conversation.requests
     params = {

@@ -54,7 +54,7 @@ class LogMessage(Struct, frozen=True):
 class NotificationHandlers(Struct, frozen=True):
     """The functions for notifications that the user has passed to Client.
 
-    They are called on the event loop. None stands for a function that the user has not passed.
+    The functions are called on the event loop. None: the user has not passed this function.
 
     on_log: the argument `logged` of Client. Called with each log message of the server.
     on_list_changed: the argument `changed`. Called with "tools", "prompts" or "resources" when this
@@ -91,8 +91,8 @@ class NotificationDispatcher:
     """Calls the user's functions for the notifications that arrive on one connection to a server.
 
     handlers: the user's functions.
-    start_task: runs a coroutine as a task, and gets a name for the task, too. The task is cancelled
-        when the connection is closed.
+    start_task: a function start_task(coroutine, name) that runs a coroutine as a task. The task is
+        cancelled when the connection is closed.
     log: the logger for the server's log messages, if the user has passed no function for them.
 
     Attribute:
@@ -116,7 +116,7 @@ class NotificationDispatcher:
     def dispatch(self, method: str, params: Mapping[str, Raw]) -> None:
         """Call the user's function for a notification. Raises the exceptions of the function.
 
-        method, params: those of the notification.
+        params: the params of the notification: name -> undecoded value.
         """
         handlers = self._handlers
         if method == "notifications/message":
@@ -125,7 +125,8 @@ class NotificationDispatcher:
             if handlers.on_resource_updated is not None:
                 handlers.on_resource_updated(_decode_text(params.get("uri", Raw(b'""'))))
         elif name := changed_list(method):
-            self.tool_changes += name == "tools"
+            if name == "tools":
+                self.tool_changes += 1
             self.report_change(name)
         elif handlers.on_other is not None:
             handlers.on_other(method, decode(encode(params)))
@@ -145,10 +146,11 @@ class NotificationDispatcher:
         self._log.log(level, "the server says: %s", escape_controls(text[:MAX_LOGGED]))
 
     def report_change(self, name: str) -> None:
-        """Call on_list_changed in a task, because the list of this name has changed.
+        """Call on_list_changed in a task, because a list has changed.
 
-        While on_list_changed runs, it is not called again for the same list. If the list changes in
-        this time, once or more, it is called once more afterwards.
+        Calls for one list never overlap. If the list changes during a call, once or more, there is
+        one more call afterwards.
+        name: the list: "tools", "prompts" or "resources".
         """
         if self._handlers.on_list_changed is None:
             return

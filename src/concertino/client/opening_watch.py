@@ -4,9 +4,9 @@ Such a program repeats its input, as `cat` does, or prints text and answers no r
 OpeningWatch, the client would wait until its timeout.
 
 Some real servers print a few lines before their first response, or repeat each line that they read.
-So a program that does this still gets some time to respond. A program that is still starting has
-not read the request, so this time begins when the program has read it. After its first response, a
-program counts as a server and is not watched any more.
+So a program that prints or repeats lines still gets some time to respond. This time begins when the
+program has read the request, because a program that is still starting reads nothing. After its
+first response, a program counts as a server and is not watched any more.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from concertino.excerpts import shorten
 
 __all__ = ["OpeningWatch"]
 
-# The requests with which a client opens a session. No server sends them, so a program that does
-# repeats its input.
+# The requests with which a client opens a session. No server sends such requests, so a program that
+# sends one repeats its input.
 OPENERS = frozenset(("server/discover", "initialize"))
 # How many seconds a program that has repeated the request may take to respond.
 ECHO_S = 0.5
@@ -52,8 +52,8 @@ class OpeningWatch:
     """Watches one program's output until its first response; fails if the program is no MCP server.
 
     opened: the connection to the program, and its process.
-    name: the name of the server. Errors use it if the target is no command.
-    requests: fails the pending requests if the program is no server.
+    name: the name of the server, for errors if the target is not a command.
+    requests: the Channel, whose pending requests fail if the program is no server.
     """
 
     def __init__(
@@ -66,13 +66,12 @@ class OpeningWatch:
         self._name = name
         self._requests = requests
         self._is_optional = False
-        # The first line of the program that is not a message.
+        # The first line of the program that is not a message, and the number of such lines.
         self._line = ""
-        # How many such lines there were.
         self._lines = 0
         # Whether the program has repeated a request.
         self._repeats = False
-        # When the program had read the request, by the loop's clock; infinite before.
+        # The loop's time at which the program was found to have read the request; infinite before.
         self._read_at = FOREVER
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = False
@@ -90,9 +89,9 @@ class OpeningWatch:
         """Handle a request from the started program.
 
         method: the method of the request.
-        Returns True if the program only echoes a request that this client has sent, as `cat` does.
-        Then the caller drops the request from the program. After the first response of the program,
-        always returns False.
+        Returns True if the program only repeats a request that this client has sent, as `cat` does;
+        the caller must then drop the request. After the first response of the program, always
+        returns False.
         """
         if self._is_over or method not in OPENERS:
             return False
@@ -124,11 +123,13 @@ class OpeningWatch:
         """Return the error for a connection that has ended before the first response.
 
         Returns a NotAServer if the program was no server, and otherwise `error`.
-        error: says how the connection has ended.
+        error: the error of the ended connection.
         """
         # A server that fails at its start prints text too, but exits with another code than 0.
-        wrote = self._repeats or self._lines
-        return self._not_a_server_error() if wrote and not error.exit_status else error
+        has_written = self._repeats or self._lines > 0
+        if has_written and not error.exit_status:
+            return self._not_a_server_error()
+        return error
 
     def _schedule_check(self) -> None:
         """Call _check() after CHECK_S seconds, unless a call is scheduled already."""
@@ -139,15 +140,17 @@ class OpeningWatch:
     def _check(self) -> None:
         """Check whether the program's time to respond is over. The timer calls this.
 
-        An optional request then fails with TimedOut, and the client sends another one. If the
-        request was not optional, the program is no server.
+        If the time is over, a request that the server may not know fails with TimedOut, and the
+        client sends another one. For any other request, the program is no server.
         """
         self._timer = None
         now = asyncio.get_running_loop().time()
         child = self._opened.child
         if self._read_at == FOREVER and (child is None or child.has_read_input()):
             self._read_at = now
-        limit_s = ECHO_S if self._repeats else PROBE_S if self._is_optional else TEXT_S
+        limit_s = PROBE_S if self._is_optional else TEXT_S
+        if self._repeats:
+            limit_s = ECHO_S
         if now - self._read_at < limit_s:
             self._schedule_check()
         elif self._is_optional:

@@ -2,8 +2,10 @@
 
 OutputValidator knows the output schemas of a server's tools after Client.list_tools() was called.
 It compiles a schema when the tool is first called, and raises an error for a schema that it cannot
-enforce. It never fetches a URL in a schema. decode_result(), decode_result_as() and
-convert_output() decode results to the types that callers have chosen.
+enforce. It never fetches a URL in a schema.
+
+decode_result(), decode_result_as() and convert_output() decode results to the types that callers
+have chosen.
 Spec: 2025-06-18 and later server/tools "Output Schema"; 2026-07-28 basic/index "JSON Schema Usage".
 """
 
@@ -23,8 +25,8 @@ from concertino.types.results import CallToolResult, Tool
 
 # JSON Schemas and JSON values may have any shape, so their type is Any in this file.
 T = TypeVar("T")
-# A function that takes a result and its size in bytes. It returns an error text; "" if the result
-# is valid.
+# The type of a function that takes a result and its size in bytes, and returns an error text; "" if
+# the result is valid.
 Validate = Callable[[CallToolResult, int], str]
 # An error names at most this many violations of a schema.
 MAX_VIOLATIONS_SHOWN = 3
@@ -119,10 +121,10 @@ def _compile(schema: dict[str, Any]) -> Validate:
 def decode_result(label: str, raw: Raw, into: type[T]) -> T:
     """Decode the result of a request as one of the classes in concertino.types.
 
-    label: names the request, for errors.
+    label: the method and subject of the request, for errors.
     raw: the result, undecoded.
     into: the class.
-    Raises ProtocolError if the result is malformed; its text quotes the result.
+    Raises ProtocolError if the result is malformed. Its text quotes the result.
     """
     try:
         return decode(raw, type=into)
@@ -135,7 +137,7 @@ def decode_result(label: str, raw: Raw, into: type[T]) -> T:
 def decode_result_as(label: str, raw: Raw, into: Any) -> Any:
     """Decode the result of a request to any type that the user has chosen.
 
-    label: names the request, for errors.
+    label: the method and subject of the request, for errors.
     raw: the result, undecoded.
     into: the type.
     Raises ProtocolError if the result does not fit this type, and TypeError if the type cannot be
@@ -152,9 +154,11 @@ def decode_result_as(label: str, raw: Raw, into: Any) -> Any:
 def convert_output(name: str, result: CallToolResult, into: type[T]) -> T:
     """Convert the result of a tool to a type.
 
-    If the result has structured content, this content is converted. If that fails, and the content
-    is {"result": value}, the value is converted instead. If the result has no structured content,
-    its text is decoded as JSON; for the type `str`, the text is returned as it is.
+    - Structured content is converted. If this fails, and the content is {"result": value}, the
+      value is converted instead.
+    - Without structured content, the text of the result is decoded as JSON. For the type `str`, the
+      text is returned as it is.
+
     name: the name of the tool, for errors.
     into: the type.
     Raises ToolError if the tool has failed, ProtocolError if the output does not fit the type, and
@@ -203,5 +207,5 @@ def _decode_json(raw: Raw | bytes, into: Any) -> Any:
 
 
 def _type_name(annotation: Any) -> Any:
-    """Return the name of a class; other annotations, such as `list[int]`, as they are."""
+    """Return the name of a class; any other annotation, such as `list[int]`, unchanged."""
     return annotation.__name__ if isinstance(annotation, type) else annotation

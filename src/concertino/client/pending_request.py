@@ -2,11 +2,11 @@
 
 - A PreparedRequest is a request that is to be sent.
 - A PendingReply is a request that was sent and waits for its response.
-- A ProgressTracker passes on the progress of a request.
+- A ProgressTracker handles the progress notifications of a request.
 
-The Channel (client/channel.py) sends prepared requests and owns the pending ones; it has one
-DeadlineTimer for all of them. This module also has functions that name and quote requests in
-errors.
+The Channel (client/channel.py) sends prepared requests and owns the pending ones. It has one
+DeadlineTimer for all pending requests. This module also has functions that name and quote requests
+in errors.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ FOREVER = float("inf")
 GIVEN_UP = "the caller gave up"
 # Errors and logs quote at most this many characters of a frame.
 MAX_QUOTE = 200
-# A user's function (done, total, message), which gets the params of notifications/progress.
+# The type of a user's function progress(done, total, message), whose arguments are the params of
+# notifications/progress.
 Progress = Callable[[float, float | None, str | None], object]
 
 
 class Reply(Struct, gc=False, forbid_unknown_fields=True):
-    """A successful response without unknown fields. Nearly all messages to a client are of this
-    form.
+    """A successful response without unknown fields, as nearly all messages to a client are.
 
     The result is not decoded.
     """
@@ -80,10 +80,10 @@ class PreparedRequest(Struct, eq=False):
     template: the request as JSON, with gaps for the id and the missing params; made by
         request_template().
     method: the method of the request.
-    subject: the name or URI in the request, such as the name of a tool, for errors; "" if it has
+    subject: the name or URI in the request, such as the name of a tool, for errors; "" if there is
         none.
-    decode: decodes a successful response: returns an object with `id` and `result`, and raises
-        msgspec.DecodeError for other responses.
+    decode: a function that decodes a successful response. It returns an object with `id` and
+        `result`, and raises msgspec.DecodeError for other responses.
     """
 
     template: bytes
@@ -103,13 +103,12 @@ class PreparedRequest(Struct, eq=False):
 
 
 class InputState:
-    """What a Channel knows while it handles the messages that have arrived ("frames").
+    """The state of a Channel while it handles the messages that have arrived ("frames").
 
     outside_tasks: whether the event loop itself has called the Channel, and not a task. Only then a
         task that waits for a response may be resumed at once, because asyncio cannot run a step of
         one task inside another.
-    frame: the frame that is being handled, for errors. Channel.on_frames() does not set it for
-        successful responses.
+    frame: the frame that is being handled, for errors; b"" for a successful response.
     heard: whether any frame has arrived since the last regular ping.
     decode: the decoder of the request that was sent last, which is tried first for the next frame.
     """
@@ -132,9 +131,10 @@ class PendingReply(PendingOutcome, eq=False):
     input: the InputState of the Channel.
     id: the id of the request.
     request: the prepared request.
-    sent_at: when the request was sent, by the loop's clock.
-    deadline: when the request times out, by the loop's clock. Each progress moves it.
-    progress: passes on the request's progress; None if the caller has not requested progress.
+    sent_at: the time at which the request was sent, by the loop's clock.
+    deadline: the time at which the request times out, by the loop's clock. Each progress
+        notification moves the deadline.
+    progress: the tracker of the request's progress; None if the caller has not requested progress.
     """
 
     # Declared again here, to make it a positional argument, which saves 50 ns.
@@ -182,17 +182,17 @@ class ReplyOwner(Protocol):
     def abandon(self, id: Id, reason: str, cancels: bool) -> None:
         """Stop waiting for the response to a request. Does nothing if the request is not pending.
 
-        reason: says why, for notifications/cancelled.
+        reason: the reason in notifications/cancelled.
         cancels: whether to send notifications/cancelled.
         """
         ...
 
 
 class ForwardedReply(PendingReply, eq=False):
-    """A request that waits for its response, and that no task awaits. Proxies use it.
+    """A request of a proxy that waits for its response, and that no task awaits.
 
     When the request has an outcome, `callback` is called with this object. `outcome` is then the
-    result or, if `failed` is True, an exception; error() returns a better one.
+    result or, if `failed` is True, an exception. error() returns a more detailed exception.
     owner: the Channel that has sent the request.
     """
 
@@ -208,7 +208,7 @@ class ForwardedReply(PendingReply, eq=False):
         """Return the exception of a request that has failed.
 
         If the connection has ended, the text of the exception says how the server's process has
-        ended. It is an UnreadRequest if the request may be sent again.
+        ended. The exception is an UnreadRequest if the request may be sent again.
         now: the time by the loop's clock.
         """
         assert self.owner is not None
@@ -225,7 +225,7 @@ class RequestCounts:
 
     Attribute:
     unanswered: how many requests timed out, were cancelled, or were pending when the connection
-        ended. The Channel increments it.
+        ended. The Channel increments this number.
     """
 
     def __init__(self, pending: PendingTable) -> None:
@@ -245,7 +245,7 @@ class RequestCounts:
 
 
 class ProgressTracker(Struct, eq=False):
-    """Passes the progress of one request to the caller's function, and moves the deadline.
+    """Passes the progress of one request to the caller's function, and moves its deadline.
 
     token: the progress token in the request's `_meta`.
     callback: the caller's function.
@@ -271,8 +271,8 @@ class ProgressTracker(Struct, eq=False):
     ) -> None:
         """Handle a progress notification. Ignore it if the progress does not increase.
 
-        now: when the notification arrived, by the loop's clock.
-        progress, total, message: its params.
+        now: the time of its arrival, by the loop's clock.
+        progress, total, message: the params of the notification.
         """
         pending = self.pending
         if pending is None or not progress > self.last:
@@ -317,7 +317,7 @@ class ProgressTrackers:
     ) -> Generator[ProgressTracker]:
         """Provide a tracker with a new progress token, until the end of the `with` block.
 
-        callback: called for each progress notification with this token.
+        callback: a function callback(done, total, message) for the progress notifications.
         idle_timeout_s: how many seconds may pass between two progress notifications.
         total_s: how many seconds the request may take in all.
         """
@@ -332,7 +332,7 @@ class ProgressTrackers:
     def on_notification(self, message: Message, now: float) -> None:
         """Pass a progress notification to the tracker that has its token.
 
-        Ignores a malformed notification, and one whose token belongs to no tracker.
+        Ignores a malformed notification, and a token that belongs to no tracker.
         message: the notification.
         now: the time by the loop's clock.
         """
@@ -355,13 +355,13 @@ class DeadlineTimer:
     """One timer for the deadlines of all pending requests of a Channel.
 
     All times are those of the loop's clock.
-    expire: called with the current time when the timer fires. Returns the time at which the timer
-        shall fire next; infinite for never.
+    expire: a function that is called with the current time when the timer fires. It returns the
+        time at which the timer must fire next; infinite for never.
 
     Attributes:
     loop: the running event loop.
-    time: returns the current time.
-    wakes_at: when the timer will fire; infinite if it is not set.
+    time: a function that returns the current time.
+    wakes_at: the time at which the timer will fire; infinite if it is not set.
     """
 
     def __init__(self, expire: Callable[[float], float]) -> None:
@@ -400,6 +400,7 @@ def request_template(method: str, before: bytes = b"", after: bytes = b"") -> by
     before, after: the beginning and the end of the params, if these are the same for all requests
         with this template. Then only the JSON between them is filled in.
     """
+    # The result is itself a template, so a `%` in the fixed parts must be escaped.
     fixed = (part.replace(b"%", b"%%") for part in (encode(method), before, after))
     return b'{"jsonrpc":"2.0","id":%%d,"method":%b,"params":%b%%b%b}' % tuple(fixed)
 
@@ -407,7 +408,7 @@ def request_template(method: str, before: bytes = b"", after: bytes = b"") -> by
 def request_label(method: str, subject: str) -> str:
     """Return the name of a request for errors, such as `tools/call add`.
 
-    subject: the name or URI in the request; "" if it has none.
+    subject: the name or URI in the request; "" if there is none.
     """
     return f"{method} {subject}" if subject else method
 
@@ -415,8 +416,8 @@ def request_label(method: str, subject: str) -> str:
 def quote_frame(frame: bytes | Raw | Any) -> str:
     """Return the beginning of a message for errors and logs, with secrets redacted.
 
-    Control characters are escaped. If the message is longer than MAX_QUOTE, the text ends with its
-    size in bytes.
+    Control characters are escaped. If the message has more than MAX_QUOTE characters, the text ends
+    with the size of the message in bytes.
     """
     # MAX_QUOTE characters have at most four times as many bytes in UTF-8.
     whole = bytes(frame)

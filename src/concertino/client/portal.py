@@ -40,7 +40,7 @@ class Portal:
 
     @property
     def is_own_thread(self) -> bool:
-        """Return whether the calling thread runs the event loop. There, call() would deadlock."""
+        """Return whether the calling thread runs the event loop, so that call() would deadlock."""
         return threading.current_thread() is self._thread
 
     def call(
@@ -79,7 +79,7 @@ class Portal:
                     if not self._thread.is_alive():
                         raise PortalClosed from None
         except BaseException:
-            # For example KeyboardInterrupt. Cancelling a future that is done has no effect.
+            # An example is KeyboardInterrupt. Cancelling a future that is done has no effect.
             future.cancel()
             raise
 

@@ -28,22 +28,22 @@ from concertino.types.results import CallToolResult, Implementation, Level
 
 __all__ = ["RequestBuilder"]
 
-# Most servers of 2026-07-28 write these bytes near the beginning of the response to a tool call. If
-# they are there, the result cannot be `input_required`.
+# Most servers of 2026-07-28 write these bytes near the beginning of the response to a tool call. A
+# response with these bytes cannot be `input_required`.
 COMPLETE = b'"result":{"resultType":"complete"'
-# COMPLETE is searched for in the first bytes of a response, this many.
+# COMPLETE is searched for only in this many bytes at the beginning of a response.
 HEAD_BYTES = 96
 # At most this many tools have a prepared request.
 MAX_PREPARED = 1024
-# At most this many methods have a prepared request for forwarded calls. MCP has fewer, but a caller
-# may pass any.
+# At most this many methods have a prepared request for forwarded calls. MCP has fewer methods, but
+# a client of the proxy may send any method.
 MAX_FORWARDED = 64
 
 
 class _ToolReply(Struct, gc=False, forbid_unknown_fields=True):
     """A successful response to tools/call without unknown fields. The result is decoded.
 
-    Any other response cannot be decoded as this. Channel then decodes it as a Reply.
+    Decoding raises DecodeError for any other response. Channel then decodes it as a Reply.
     """
 
     jsonrpc: Literal["2.0"]
@@ -70,15 +70,15 @@ class RequestBuilder:
     Before use() is called, the params are those of the revisions before 2026-07-28: they have
     `_meta` only for a progress token or for keys of the user.
 
-    info: describes this client.
-    handlers: know the capabilities of this client.
+    info: the description of this client.
+    handlers: the object that knows the capabilities of this client.
 
     Attributes:
     is_modern: whether the negotiated revision is 2026-07-28; False before use().
-    prepared: tool name -> a call of this tool that is encoded but for its id and the arguments. It
-        serves calls without a progress function and without `_meta` of the user.
-    forwarded: method -> a request that is encoded but for its id and its params, for the calls that
-        a proxy forwards for other clients.
+    prepared: tool name -> the encoded call of this tool, without its id and the arguments. For
+        calls without a progress function and without `_meta` of the user.
+    forwarded: method -> an encoded request without its id and its params, for the calls that a
+        proxy forwards for other clients.
     """
 
     def __init__(self, info: Implementation, handlers: RequestHandlers) -> None:
@@ -89,7 +89,8 @@ class RequestBuilder:
         self.forwarded: dict[str, PreparedRequest] = {}
         self._meta: dict[str, Any] = {}
         self._encoded_meta = b""
-        # Forwarded calls usually come from the same client, so its `_meta` is encoded once.
+        # The client and the log level of the latest forwarded call, and the `_meta` for them. Calls
+        # in a row usually come from one client, so its `_meta` is encoded once.
         self._caller: tuple[ClientFacts, Level | None] | None = None
         self._encoded_caller_meta = b""
 
@@ -114,8 +115,8 @@ class RequestBuilder:
     def set_log_level(self, level: Level) -> None:
         """Request log messages of this level and above, in every request from now on.
 
-        Call this only for servers of revisions since 2026-07-28. To earlier servers, SessionState
-        sends the request `logging/setLevel` instead.
+        Only for servers of revisions since 2026-07-28. Earlier servers need the request
+        `logging/setLevel` instead.
         """
         self._set_meta({**self._meta, LOG_LEVEL: level})
 
@@ -136,16 +137,14 @@ class RequestBuilder:
 
         body: the params without `_meta`, a JSON object.
         token: the progress token; 0 to request no progress.
-        user_meta: keys and values that the user adds to `_meta`; None for none.
+        user_meta: keys and values that the user adds to `_meta`; None to add nothing.
         """
-        if self.is_modern and not token and not user_meta:
-            meta = self._encoded_meta
-        elif self.is_modern or token or user_meta:
+        if token or user_meta:
             progress = {"progressToken": token} if token else {}
-            meta = encode({**(user_meta or {}), **self._meta, **progress})
-        else:
-            return body
-        return _join_meta(meta, body)
+            return _join_meta(encode({**(user_meta or {}), **self._meta, **progress}), body)
+        if self.is_modern:
+            return _join_meta(self._encoded_meta, body)
+        return body
 
     def forwarded_params(
         self,
@@ -156,8 +155,8 @@ class RequestBuilder:
     ) -> bytes:
         """Return the params, as JSON, with which a proxy forwards the call of another client.
 
-        call: the other client's call. If it has `answers` or a `state`, they become
-            `inputResponses` and `requestState` in the params.
+        call: the other client's call. Its `answers` become `inputResponses` in the params, and its
+            `state` becomes `requestState`.
         caller: the other client, whose name and capabilities a 2026-07-28 server gets in `_meta`.
         level: the lowest level of the log messages that the other client requests from a 2026-07-28
             server; None for no log messages.
@@ -168,30 +167,29 @@ class RequestBuilder:
             body = _add_member(body, b'"inputResponses":%b' % encode(call.answers))
         if call.state:
             body = _add_member(body, b'"requestState":%b' % call.state)
-        if self.is_modern and not token and not call.meta:
-            meta = self._meta_of_caller(caller, level)
-        elif self.is_modern or token or call.meta:
+        if token or call.meta:
             members = self._caller_members(caller, level) if self.is_modern else {}
-            meta = encode({**call.meta, **members, **({"progressToken": token} if token else {})})
-        else:
-            return body
-        return _join_meta(meta, body)
+            progress = {"progressToken": token} if token else {}
+            return _join_meta(encode({**call.meta, **members, **progress}), body)
+        if self.is_modern:
+            return _join_meta(self._meta_of_caller(caller, level), body)
+        return body
 
     def _meta_of_caller(self, caller: ClientFacts, level: Level | None) -> bytes:
-        """Return the `_meta`, as JSON, of a forwarded call that has no `_meta` of its client.
-
-        It is encoded again only if the client or the level is not that of the previous call.
-        """
-        previous = self._caller
-        if previous is None or previous[0] is not caller or previous[1] != level:
-            self._caller = caller, level
-            self._encoded_caller_meta = encode(self._caller_members(caller, level))
+        """Return the `_meta`, as JSON, of a forwarded call that has no `_meta` of its client."""
+        if self._caller is not None:
+            previous_caller, previous_level = self._caller
+            if previous_caller is caller and previous_level == level:
+                return self._encoded_caller_meta
+        self._caller = caller, level
+        self._encoded_caller_meta = encode(self._caller_members(caller, level))
         return self._encoded_caller_meta
 
     def _caller_members(self, caller: ClientFacts, level: Level | None) -> dict[str, Any]:
         """Return `_meta` with the name and the capabilities of another client.
 
-        level: the lowest level of the log messages that it requests; None for no log messages.
+        level: the lowest level of the log messages that this client requests; None for no log
+            messages.
         """
         members = {**self._meta, CAPABILITIES: caller.capabilities}
         if caller.name:
@@ -203,8 +201,7 @@ class RequestBuilder:
     def prepare_tool_call(self, name: str) -> PreparedRequest:
         """Return an encoded call of a tool, which lacks only its id and the arguments.
 
-        Stores it in the attribute `prepared` under the tool's name, for later calls of the tool,
-        unless calls of MAX_PREPARED tools are stored there already.
+        Also stores it in the attribute `prepared`, unless this has MAX_PREPARED entries already.
         """
         # Encode the params with `null` for the arguments, which come last, and cut off `null}`.
         params = self.params(encode({"name": name, "arguments": None}))
@@ -218,8 +215,7 @@ class RequestBuilder:
     def prepare_forward(self, method: str) -> PreparedRequest:
         """Return an encoded request with this method, which lacks its id and all of its params.
 
-        Stores it in the attribute `forwarded` under the method, for later requests, unless requests
-        of MAX_FORWARDED methods are stored there already.
+        Also stores it in the attribute `forwarded`, unless this has MAX_FORWARDED entries already.
         """
         prepared = PreparedRequest(request_template(method), method, "", decode_reply)
         if len(self.forwarded) < MAX_FORWARDED:
@@ -229,6 +225,7 @@ class RequestBuilder:
 
 def _join_meta(meta: bytes, body: bytes) -> bytes:
     """Return `body` with `_meta` added. Both arguments are JSON objects."""
+    # Two bytes are an empty object.
     if len(body) <= 2:
         return b'{"_meta":%b}' % meta
     return b"".join((b'{"_meta":', meta, b",", memoryview(body)[1:]))
@@ -236,4 +233,7 @@ def _join_meta(meta: bytes, body: bytes) -> bytes:
 
 def _add_member(body: bytes, member: bytes) -> bytes:
     """Return a JSON object with one more key and value, such as `"name":"value"`."""
-    return b"%b,%b}" % (body[:-1], member) if len(body) > 2 else b"{%b}" % member
+    # Two bytes are an empty object.
+    if len(body) <= 2:
+        return b"{%b}" % member
+    return b"%b,%b}" % (body[:-1], member)

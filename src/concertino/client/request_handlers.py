@@ -2,8 +2,8 @@
 
 These "client requests" are elicitation (filling in a form or opening a URL), sampling (asking a
 model) and listing roots. A request for which the user has passed no function to Client is refused.
-Before the values of a form are sent, its defaults are added and all values are checked. This module
-opens no URL: the user's function may do so, after it has asked a person.
+Before the values of a form are sent, the form's defaults are added and all values are checked. This
+module opens no URL: the user's function may do so, after it has asked a person.
 Spec: 2026-07-28 client/elicitation, client/sampling, client/roots.
 """
 
@@ -35,12 +35,12 @@ __all__ = ["AnswerAny", "Elicit", "RequestHandlers", "Roots", "Sample"]
 
 log = logging.getLogger("concertino.client")
 
-# The user's functions `elicit` and `sample`. They get the request, and the server's name and
-# version.
+# The types of the user's functions `elicit` and `sample`. Their arguments are the request, and the
+# server's name and version.
 Elicit = Callable[[Elicitation, Implementation], object]
 Sample = Callable[[Sampling, Implementation], object]
-# A user's function that takes the method and the undecoded params of a client request, and returns
-# the undecoded result.
+# The type of a user's function that takes the method and the undecoded params of a client request,
+# and returns the undecoded result.
 AnswerAny = Callable[[str, bytes], Awaitable[bytes]]
 # file:// URIs or Roots, or a function that returns them.
 Roots = Sequence[Root | str] | Callable[[], Sequence[Root | str] | Awaitable[Sequence[Root | str]]]
@@ -49,7 +49,7 @@ Roots = Sequence[Root | str] | Callable[[], Sequence[Root | str] | Awaitable[Seq
 class RequestHandlers:
     """Answers the server's requests with the user's functions, and tells the client's capabilities.
 
-    The parameters are arguments of Client. None stands for a function that was not passed.
+    The parameters are arguments of Client. None: the user has not passed this function.
 
     elicit: lets the user fill in a form, or open a URL if elicit_urls is True.
     sample: asks a model.
@@ -98,9 +98,8 @@ class RequestHandlers:
             return dict(self._capabilities)
         capabilities: dict[str, Any] = {}
         if self._elicit is not None:
-            capabilities["elicitation"] = (
-                {"form": {}, "url": {}} if self._elicit_urls else {"form": {}}
-            )
+            modes = ("form", "url") if self._elicit_urls else ("form",)
+            capabilities["elicitation"] = {mode: {} for mode in modes}
         if self._sample is not None:
             capabilities["sampling"] = dict(self._sampling)
         if self._roots is not None:
@@ -121,8 +120,8 @@ class RequestHandlers:
 
         - if the client has not declared the capability for this request,
         - if the params are malformed,
-        - if the user's function raises or returns an invalid value. An RpcError of the function is
-          raised unchanged; other exceptions are logged.
+        - if the user's function returns an invalid value or raises an exception. An RpcError of the
+          function is raised unchanged. Other exceptions are logged.
         """
         if self._answer_any is not None:
             return await self._answer_any(method, bytes(params))
@@ -229,7 +228,8 @@ async def _call(name: str, handler: Callable[..., object] | None, *args: object)
     """Call a user's function, `def` or `async def`, and return its result.
 
     name: the argument of Client with which the function was passed, for the log.
-    Raises RpcError. Other exceptions of the function are logged, and RpcError is raised instead.
+    Raises an RpcError of the function unchanged. Logs any other exception, and raises RpcError
+    instead.
     """
     assert handler is not None
     try:

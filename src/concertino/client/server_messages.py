@@ -42,19 +42,17 @@ class MessageHandler(Protocol):
 
 
 class ServerMessages:
-    """Handles the frames (lines) of a server that the fast path of the Channel does not handle.
+    """Handles the frames (lines) of a server that are not successful responses.
 
-    The fast path handles successful responses.
-
-    peer: parses the frames, and has the table of pending requests.
+    peer: the JSON-RPC layer, which parses the frames and has the table of pending requests.
     input: the state that the Channel and ServerMessages share. receive() stores the current frame
         in `input.frame`, so that errors can quote the frame.
-    handler: gets the requests and notifications.
+    handler: the object that handles the requests and notifications.
     progress: the progress trackers of pending requests.
-    skipped: counts the lines that are not messages, and the responses to no pending request.
-    oversize: watches the lines that are too long.
+    skipped: the counter of lines that are not messages or match no pending request.
+    oversize: the watch for lines that are too long.
     max_message_bytes: the largest size of a line.
-    time: returns the time by the loop's clock.
+    time: a function that returns the time by the loop's clock.
     log: the logger for faults of the server and of the handler.
     """
 
@@ -87,8 +85,8 @@ class ServerMessages:
         state = self._input
         state.frame = frame
         if frame.lstrip().startswith(b"["):
-            # The notifications in a batch, such as progress, are dispatched after its responses. So
-            # the callers must be resumed after that, in the next loop iteration.
+            # In a batch, the notifications, such as progress, are dispatched after the responses.
+            # So the callers must be resumed later, in the next loop iteration.
             state.outside_tasks = False
         event = self._peer.receive(frame)
         state.frame = b""
@@ -97,7 +95,7 @@ class ServerMessages:
                 self._dispatch(message)
         elif event is not None:
             self._dispatch(event)
-        # The peer returns None for every response. If its count of unsolicited input has changed,
+        # The peer returns None for every response. If the count of unsolicited input has changed,
         # no pending request matches this response.
         elif invalid_input.unsolicited != unsolicited_before:
             self._on_unsolicited(frame)
@@ -141,10 +139,10 @@ class ServerMessages:
         # Some servers write the id after the result. Then the response can only be matched if just
         # one request is pending.
         if is_response and id is None:
-            pending = [
+            pending_ids = [
                 item.id for item in pending_requests.values() if isinstance(item, PendingReply)
             ]
-            id = pending[0] if len(pending) == 1 else None
+            id = pending_ids[0] if len(pending_ids) == 1 else None
 
         outgoing = pending_requests.pop(id, None) if id is not None else None
         if outgoing is not None:

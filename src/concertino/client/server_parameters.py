@@ -29,15 +29,15 @@ class ServerParameters(Struct, frozen=True, metaclass=HintingStructMeta):
 
         Client(ServerParameters("python", ["server.py"], env={"API_KEY": key}))
 
-    command: the name of a program, which is searched in PATH, or its path. No shell is involved.
+    command: the path of a program, or its name, which is searched in PATH. No shell is involved.
     args: the arguments of the program.
-    env: name -> value of environment variables for the program. It gets only these and those in
-        `inherit`.
+    env: name -> value of environment variables for the program. The program gets only the variables
+        in `env` and `inherit`.
     cwd: the working directory of the program; by default that of this process.
     inherit: the names of the environment variables that the program gets from this process; by
         default a few that most programs need, such as PATH and HOME.
-    ladder: how long to wait for the end of the program after each step of the shutdown. The steps
-        are closing its stdin, SIGTERM and SIGKILL.
+    ladder: how long to wait for the end of the program after each step of the shutdown: closing
+        stdin, SIGTERM and SIGKILL.
     Raises TypeError if a field has a wrong type. The error shows no values of `args` and `env`,
     which may be secrets.
     """
@@ -73,11 +73,10 @@ class HttpParameters(Struct, frozen=True, metaclass=HintingStructMeta):
         Client(HttpParameters("https://example.com/mcp", {"X-Api-Key": key}))
 
     url: an http, https, ws or wss URL.
-    headers: sent with each HTTP request to the origin of the URL, and to no other origin. Logs do
+    headers: HTTP headers for each request to the origin of the URL, and to no other origin. Logs do
         not show the value of Authorization.
     auth: how to obtain an access token if the server asks for authorization; None to use the token
-        that `concertino login URL` has stored. If `headers` has Authorization, that header is sent
-        and no token is obtained.
+        that `concertino login URL` has stored. Not used if `headers` has Authorization.
     """
 
     url: str

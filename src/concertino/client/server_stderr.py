@@ -1,7 +1,7 @@
 """StderrLines: passes a server's stderr to a function, a file or a logger, with secrets redacted.
 
-A Client uses it for a program that it has started. Servers write their log to stderr, so a line on
-stderr is not necessarily an error (2025-11-25 basic/transports, "stdio").
+A Client uses StderrLines for a program that the Client has started. Servers write their log to
+stderr, so a line on stderr is not necessarily an error (2025-11-25 basic/transports, "stdio").
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ __all__ = ["Sink", "StderrLines"]
 
 # Longer lines are split.
 MAX_LINE_BYTES = 8192
-# What to do with the lines: call a function with each, or append them to the file with this path.
+# The destination of the lines: a function that is called with each line, or the path of a file to
+# which the lines are appended.
 Sink = Callable[[str], object] | str | os.PathLike[str]
 
 
@@ -27,8 +28,8 @@ class StderrLines:
     Call the object with each chunk of bytes.
 
     name: the argument `name` of Client, for the logger.
-    sink: a function called with each line, or the path of a file to append the lines to; None for
-        the logger `concertino.client.NAME.stderr`.
+    sink: a function that is called with each line, or the path of a file to which the lines are
+        appended; None for the logger `concertino.client.NAME.stderr`.
     level: the level at which lines are logged if `sink` is None.
     Raises OSError if the file cannot be opened.
     """
@@ -84,7 +85,7 @@ class StderrLines:
         self._write_line(redactor().text(text))
 
     def _log(self, line: str) -> None:
-        """Log a line. This is what happens to the lines if `sink` is None."""
+        """Log a line. Used if `sink` is None."""
         self._logger.log(self._level, "%s", escape_controls(line))
 
     def _append(self, line: str) -> None:

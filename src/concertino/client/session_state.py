@@ -1,6 +1,6 @@
 """SessionState: the log level and the subscriptions that a client has requested from its server.
 
-After a restart of the server, restore() requests them again.
+After a restart of the server, restore() requests the log level and the subscriptions again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SessionState:
     These methods and set_log_level() raise RpcError, TimedOut, Disconnected, ProtocolError, and
     NotSupported if the server does not declare the capability.
 
-    connection: sends the requests.
+    connection: the connection that sends the requests.
     settings: the arguments of the Client.
     log: the logger for subscriptions that could not be restored.
     """
@@ -70,14 +70,14 @@ class SessionState:
     async def subscribe(self, uri: str) -> None:
         """Subscribe to changes of a resource. Does nothing if there is a subscription already.
 
-        Raises ProtocolError, too, if the server does not report changes of this resource.
+        Also raises ProtocolError if the server does not report changes of this resource.
         """
-        self._connection.require("resources")
-        id = self._subscriptions.get(uri)
         connection = self._connection
-        if id is not None and (
-            not connection.is_modern or connection.current.subscriptions.is_open(id)
-        ):
+        connection.require("resources")
+        id = self._subscriptions.get(uri)
+        # Only a server of 2026-07-28 can end a subscription.
+        may_have_ended = connection.is_modern
+        if id is not None and (not may_have_ended or connection.current.subscriptions.is_open(id)):
             return
 
         # Remember the subscription before the request: a restart meanwhile has to repeat it.
@@ -102,8 +102,8 @@ class SessionState:
                 {"resourceSubscriptions": [uri]}, label, self._request_s
             )
         except UnreadRequest:
-            # The server has ended before it has read the request. After the restart, subscribe
-            # anew: the server may speak another revision then.
+            # The server has ended before it has read the request. Subscribe again after the
+            # restart, from the start, because the restarted server may speak another revision.
             await self._subscribe(uri)
             return
         # Meanwhile, unsubscribe() may have been called (current_id is None), or another subscribe()
@@ -144,9 +144,9 @@ class SessionState:
         await self._listen_to_watched()
 
     async def _listen_to_watched(self) -> None:
-        """Open one subscription for all watched resources, and close the previous one (2026-07-28).
+        """Open one subscription for all watched resources, and close the previous subscription.
 
-        The previous one is closed last. Otherwise, a change between the two steps would be missed.
+        Only for servers of 2026-07-28.
         """
         subscriptions = (await self._usable_conversation("subscriptions/listen")).subscriptions
         id = None
@@ -155,13 +155,16 @@ class SessionState:
             id, missing = await subscriptions.open(wanted, "subscriptions/listen", self._request_s)
             if missing:
                 self._log.warning("the server does not report changes of all watched resources")
+        # Close the previous subscription last. Otherwise, a change between the two steps would be
+        # missed.
         before, self._watch_id = self._watch_id, id
         if before is not None:
             subscriptions.close(before)
 
     async def _restore_watched(self) -> None:
-        """Subscribe to all watched resources after a restart, and report all as changed."""
-        # The subscriptions ended with the server, so watch() has to repeat all of them.
+        """Subscribe to all watched resources after a restart, and report all of them as changed."""
+        # All subscriptions have ended with the server. Forget them, so that watch() subscribes to
+        # all resources and not only to additional ones.
         self._watch_id = None
         uris, self._watched = self._watched, frozenset[str]()
         if uris:
@@ -234,8 +237,11 @@ class SessionState:
     async def _usable_conversation(self, label: str) -> Conversation:
         """Return the Conversation with the running server. Waits while the server is restarted.
 
-        A Conversation is the client's side of one connection; each start of the server makes one.
-        label: names the request that is to be sent, for error messages.
-        Raises TimedOut if the restart takes too long, and Disconnected if there will be none.
+        A Conversation is the client's side of one connection. Each start of the server makes a new
+        Conversation.
+        label: the method and subject of the request that is to be sent, for error messages.
+        Raises TimedOut if the restart takes too long, and Disconnected if the server will not be
+        restarted.
         """
-        return (await self._connection.wait_until_usable(label, self._request_s))[0]
+        conversation, _ = await self._connection.wait_until_usable(label, self._request_s)
+        return conversation

@@ -1,4 +1,4 @@
-"""Keeps count of the lines of a server's output that a client skips.
+"""Counts the lines of a server's output that a client skips.
 
 A client skips
 
@@ -6,8 +6,8 @@ A client skips
 - responses to no pending request,
 - lines that are longer than Limits.max_message_bytes.
 
-ServerMessages (client/server_messages.py) reports each of them to SkippedLines. If a line that is
-too long never ends, the server cannot send anything else; OversizeWatch notices this.
+ServerMessages (client/server_messages.py) reports each such line to SkippedLines. A line that is
+too long may never end, and then the server cannot send anything else. OversizeWatch notices this.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ SKIPPED = "line %d was skipped, it is %s: %s"
 MAX_ABANDONED = 4096
 # If a line that is too long has not ended after this time, the client closes the connection.
 ENDLESS_S = 10.0
-# One key and its value at the beginning of a message. The second group has the value if that is a
-# string without escapes or an integer of at most 18 digits. For any other value, the group is
+# One key and its value at the beginning of a message. The second group is the value if the value is
+# a string without escapes or an integer of at most 18 digits. For any other value, the group is
 # empty, and the next match fails.
 MEMBER = rb'[\s{,]*"(jsonrpc|id|result|error|method|params)"\s*:\s*("[^"\\]*"|-?\d{1,18}|)'
 
@@ -40,14 +40,14 @@ MEMBER = rb'[\s{,]*"(jsonrpc|id|result|error|method|params)"\s*:\s*("[^"\\]*"|-?
 class SkippedLines:
     """Counts the lines of a server that were skipped, and recognizes late responses.
 
-    A late response is one to a request that the client has abandoned, for example after a timeout.
-    The server did nothing wrong, so a late response does not count as a skipped line.
+    A late response is a response to a request that the client has abandoned, for example after a
+    timeout. The server did nothing wrong, so a late response does not count as a skipped line.
 
     Attributes:
     count: how many lines were skipped.
     recent: the last MAX_SKIPPED_KEPT skipped lines, shortened.
     late: how many late responses have arrived.
-    on_add: called with each skipped line, shortened; None to call nothing.
+    on_add: a function that is called with each skipped line, shortened; None to call nothing.
     """
 
     def __init__(self, log: logging.Logger) -> None:
@@ -62,7 +62,7 @@ class SkippedLines:
     def add(self, frame: bytes, reason: str) -> None:
         """Count a skipped line. Log the first 8 lines, and then the 10th, the 100th and so on.
 
-        reason: completes the sentence "the line is ...", for the log.
+        reason: the end of the sentence "the line is ...", for the log.
         """
         self.count += 1
         line = quote_frame(frame)
@@ -96,11 +96,11 @@ class OversizeWatch:
     If the line has not ended after ENDLESS_S seconds, the Channel closes the connection.
 
     Attributes:
-    checks_at: when the Channel has to call is_endless(), by the loop's clock; infinite if no line
-        is watched.
+    checks_at: the time at which the Channel must call is_endless(), by the loop's clock; infinite
+        if no line is watched.
     discarded_bytes: the size of the latest line that was too long and could not be matched with a
-        request; 0 if there was none. ServerMessages sets it. The errors of requests that time out
-        mention it, because the line may have been their response.
+        request; 0 if there was none. For the errors of requests that time out, because the line may
+        have been the response.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -120,8 +120,8 @@ class OversizeWatch:
     def is_endless(self, now: float) -> bool:
         """End the watch of the line, and return whether the line still has not ended.
 
-        Call this at `checks_at`, which is ENDLESS_S after the line has exceeded the limit. Returns
-        False and changes nothing if it is called earlier.
+        Call this at `checks_at`, which is ENDLESS_S after the line has exceeded the limit. An
+        earlier call returns False and changes nothing.
         now: the time by the loop's clock.
         """
         if now < self.checks_at:
@@ -133,13 +133,13 @@ class OversizeWatch:
 def parse_head(head: bytes) -> tuple[bool, int | None]:
     """Return whether a message is a response, and the id of the response.
 
+    The id is None if the message is not a response, if the id comes after the result, and if the id
+    is not a non-negative integer.
     head: the first bytes of the message.
-    The id is None if the message is no response, if the id is not in `head` because it comes after
-    the result, and if the id is not a non-negative integer.
     """
     id: int | None = None
     position = 0
-    # The pattern is compiled here, because the start of a client would be delayed by it.
+    # The pattern is compiled here, because compiling it at import would delay the start of clients.
     match = re.compile(MEMBER).match
     while (member := match(head, position)) is not None:
         name, value = member.groups()

@@ -6,7 +6,8 @@ may be several subscriptions at a time.
 - The server first acknowledges the subscription, and says which of the requested notifications it
   provides. Only the acknowledgement has a time limit.
 - The client ends a subscription with notifications/cancelled.
-- The server ends it with a result, with notifications/cancelled, or with both in any order.
+- The server ends a subscription with a result, with notifications/cancelled, or with both in any
+  order.
 
 Before 2026-07-28, `resources/subscribe` is used instead (client/session_state.py).
 Spec: 2026-07-28 basic/patterns/subscriptions; basic/patterns/cancellation.
@@ -50,9 +51,9 @@ _decode_id = Decoder(Id).decode
 class ResourceSubscriptions:
     """The open subscriptions over one connection to a server.
 
-    channel: sends the requests.
-    add_meta: gets the params of a request, a JSON object, and returns them with the `_meta` that
-        the revision requires.
+    channel: the Channel that sends the requests.
+    add_meta: a function that takes the params of a request, a JSON object, and returns the params
+        with the `_meta` that the revision requires.
     log: the logger for subscriptions that the server ends.
     """
 
@@ -65,7 +66,7 @@ class ResourceSubscriptions:
         self._channel = channel
         self._add_meta = add_meta
         self._log = log
-        # Id of a subscription -> a future for `notifications` of its acknowledgement.
+        # Id of a subscription -> a future for the field `notifications` of the acknowledgement.
         self._open: dict[Id, asyncio.Future[dict[str, Any]]] = {}
 
     async def open(
@@ -78,14 +79,17 @@ class ResourceSubscriptions:
 
         wanted: the notifications to subscribe to, such as {"toolsListChanged": True} or
             {"resourceSubscriptions": [uri]}.
-        label: names the subscription, for errors.
+        label: the name of the subscription, for errors.
         within_s: may be infinite.
         Returns the id of the subscription, and the keys of `wanted` whose notifications the server
-        does not provide or not completely. If open() raises, the subscription is not open. Raises
+        does not provide, or not completely. If open() raises, the subscription is not open.
+        Raises
+
         - RpcError if the server refuses the request,
         - TimedOut after within_s,
-        - ProtocolError if the server ends the subscription or its acknowledgement is malformed,
-        - Disconnected if the connection ends; an UnreadRequest if the request may be sent again.
+        - ProtocolError if the server ends the subscription, or if the acknowledgement is malformed,
+        - Disconnected if the connection ends. It is an UnreadRequest if the request may be sent
+          again.
         """
         channel = self._channel
         if channel.ending.over:
@@ -127,7 +131,7 @@ class ResourceSubscriptions:
         return id, [name for name, item in wanted.items() if not _covers(provided.get(name), item)]
 
     def close(self, id: Id) -> None:
-        """End a subscription and notify the server. Does nothing if it is not open."""
+        """End a subscription and notify the server. Does nothing if no open one has this id."""
         if self._open.pop(id, None) is not None:
             self._channel.abandon(id, "no longer wanted", cancels=True)
 
@@ -137,7 +141,7 @@ class ResourceSubscriptions:
             self.close(id)
 
     def is_open(self, id: Id) -> bool:
-        """Return True if the subscription is still open."""
+        """Return whether the subscription is still open."""
         return id in self._open
 
     def is_subscribed(self, params: Mapping[str, Raw]) -> bool:
@@ -166,12 +170,12 @@ class ResourceSubscriptions:
     def on_cancelled(self, id: Id, reason: str) -> bool:
         """Handle a notifications/cancelled of the server for the request with this id.
 
-        Returns False if no subscription has this id. The result of the `subscriptions/listen`
-        request may still follow; the client ignores it.
-        reason: the server's text; "" if it has given none.
+        Returns False if no subscription has this id.
+        reason: the server's text; "" if the server has sent none.
         """
         if id not in self._open:
             return False
+        # The result of the `subscriptions/listen` request may still follow. It is then ignored.
         self._channel.abandon(id, "ended by the server", cancels=False)
         text = escape_controls(reason[:MAX_QUOTE])
         self._on_end(id, ProtocolError(text) if reason else None)
@@ -180,7 +184,7 @@ class ResourceSubscriptions:
     def _on_end(self, id: Id, error: ConcertinoError | None) -> None:
         """Handle the end of a subscription that the server has ended.
 
-        error: the reason; None if the server has given none.
+        error: the reason; None if the server has sent none.
         """
         future = self._open.pop(id, None)
         if future is None:
@@ -204,8 +208,9 @@ def _subscription_id(params: Mapping[str, Raw]) -> Id | None:
 def _covers(provided: Any, wanted: Any) -> bool:
     """Return whether the server provides one kind of the requested notifications.
 
-    provided: what the acknowledgement says of this kind: True, or a list of URIs.
-    wanted: what was requested: True, or a list of URIs, all of which must be in `provided`.
+    provided: the value of this kind in the acknowledgement: True, a list of URIs, or None.
+    wanted: the value of this kind in the request: True, or a list of URIs. All of these URIs must
+        be in `provided`.
     """
     if isinstance(wanted, list):
         wanted_uris = cast("list[Any]", wanted)

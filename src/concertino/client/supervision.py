@@ -35,17 +35,17 @@ class Restart(Struct, frozen=True, metaclass=HintingStructMeta):
         Client(["python", "server.py"], restart=Restart(tries=3))
 
     A server counts as recovered when it has run for steady_s since its restart, or has answered a
-    request of the user. If a recovered server ends, everything begins anew: the pause is first_s,
-    and `tries` is counted from 0.
+    request of the user. If a recovered server ends, the pause is first_s again, and the starts are
+    counted from 0.
 
     first_s: the pause before the first restart. The pause doubles with each restart in a row. Each
         pause is shortened at random by up to a quarter, so that many servers do not start together.
     longest_s: the longest pause.
-    tries: after this many starts in a row, none of which led to a recovered server, the client
-        gives up: requests raise Disconnected.
+    tries: how many starts in a row may not lead to a recovered server. Then the client gives up:
+        requests raise Disconnected.
     steady_s: how long a server must run to count as recovered.
-    retry_s: a request that comes at least this long after the client has given up starts the server
-        once more. By default infinite: the client never tries again.
+    retry_s: how long after the client has given up a request starts the server once more; infinite
+        (the default) to never try again.
     Raises ValueError for a value that is not positive.
     """
 
@@ -57,14 +57,16 @@ class Restart(Struct, frozen=True, metaclass=HintingStructMeta):
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
+            value = getattr(self, name)
             # `not x > 0` instead of `x <= 0`, which would accept NaN.
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}: expected a positive number, got {getattr(self, name)!r}")
+            if not value > 0:
+                raise ValueError(f"{name}: expected a positive number, got {value!r}")
 
 
 def shorten_at_random(pause_s: float) -> float:
     """Return a pause that is shortened at random by up to a quarter."""
-    # The module random would delay the start by 0.7 ms.
+    # The module random would delay the start by 0.7 ms. A random byte is at most 255, which is a
+    # quarter of 1024.
     return pause_s * (1 - os.urandom(1)[0] / 1024)
 
 
@@ -73,7 +75,7 @@ class SupervisedServer(Struct, frozen=True):
 
     bring_down: closes the connection and releases the process of the server that has ended.
     bring_up: starts the server again and negotiates the revision.
-    on_restart: called after a restart, to subscribe again and to set the log level.
+    on_restart: subscribes again and sets the log level; called after a restart.
     count_answers: returns how many requests the server has answered since its latest start.
     """
 
@@ -109,7 +111,7 @@ class Supervisor:
         self._rules = rules
         self._server = server
         self._log = log
-        # When the client gave up, by the loop's clock.
+        # The time at which the client gave up, by the loop's clock.
         self._failed_at = FOREVER
         # Set from the end of the server until the next start.
         self._ended = asyncio.Event()
@@ -130,7 +132,7 @@ class Supervisor:
     def on_end(self, error: ConcertinoError) -> None:
         """Begin to restart the server, because it has ended by itself.
 
-        error: says how the server has ended.
+        error: the error of the ended connection, which describes how the server has ended.
         """
         self.failure = error
         self.state = "backing-off"
@@ -140,12 +142,12 @@ class Supervisor:
     async def wait_until_running(self, label: str, within_s: float) -> None:
         """Wait until the server runs again, at most within_s seconds.
 
-        label: names the waiting request, for error messages.
+        label: the method and subject of the waiting request, for error messages.
         within_s: may be infinite.
         Raises TimedOut after within_s, and Disconnected if the client has given up or was closed.
-        on_restart() runs in the background task itself, where waiting for the next restart would
-        never end. So a request of on_restart() raises Disconnected at once.
         """
+        # on_restart() runs in the background task itself, where waiting for the next restart would
+        # never end.
         if asyncio.current_task() is self._task:
             raise Disconnected(f"{label}: the server ended again while its session was restored")
         if self.state == "failed":
@@ -258,7 +260,7 @@ class Supervisor:
     def _gave_up_error(self, label: str) -> Disconnected:
         """Return the error of a request after the client has given up.
 
-        label: names the request, for the text.
+        label: the method and subject of the request, for the text.
         """
         tries = self._rules.tries
         text = f"{label}: the server was started {tries} times in a row and ended each time"

@@ -69,11 +69,9 @@ class SyncClient(ConnectionFacts):
     def open(self) -> None:
         """Start the server or connect to it, and negotiate the revision.
 
-        Raises SpawnError if the program cannot be started, Disconnected if no server can be reached
-        or the server ends during the negotiation, TimedOut after timeouts.connect_s, Incompatible
-        if client and server have no revision in common, NotAServer if the program does not speak
-        MCP, ProtocolError for a malformed response, and RuntimeError if this client was opened
-        before.
+        Raises the same exceptions as Client.open(), such as SpawnError if the program cannot be
+        started, and Disconnected if no server can be reached. Raises RuntimeError if this client
+        was opened before.
         """
         with self._lock:
             if self._portal is not None:
@@ -164,7 +162,7 @@ class SyncClient(ConnectionFacts):
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification.
 
-        params: the params of the notification; None for none.
+        params: the params of the notification; None for no params.
         Raises RuntimeError if this client is not open.
         """
 

@@ -1,7 +1,8 @@
 """Parses targets, which say where the server of a Client is, and opens connections to the servers.
 
-parse_target() returns a TargetLocation. Its open() starts the server or connects to it, and returns
-an OpenTarget: the Connection, and the process if one was started. A target is one of these:
+parse_target() returns a TargetLocation. TargetLocation.open() starts the server or connects to it,
+and returns an OpenTarget: the Connection, and the process if one was started. A target is one of
+these:
 
     ["python", "server.py"]   a program, started for this client alone
     ServerParameters(...)     the same, with an environment, a working directory and time limits
@@ -52,8 +53,8 @@ __all__ = [
     "parse_target",
 ]
 
-# How a client opens another HTTP session in place of one that the server has ended. It gives up
-# when two sessions in a row have ended before a response. A request 1 s later tries again.
+# How a client replaces an HTTP session that the server has ended. The client gives up when two
+# sessions in a row have ended before a response. A request 1 s later tries again.
 NEW_SESSION = Restart(first_s=0.05, tries=2, retry_s=1.0)
 # Words of a command that start another program, and so do not name the server.
 LAUNCHERS = frozenset(
@@ -65,10 +66,10 @@ class OpenTarget:
     """A connection to a server, and the process of the server if there is one.
 
     connection: the Connection, which is not open yet.
-    child: the server's process; None if this client has started none.
+    child: the server's process; None if this client has started no process.
     parameters: the ServerParameters of this process; None if there is no process.
-    refused: returns the ids of the requests that a server without process has certainly not
-        executed; None if that is not known.
+    refused: for a server without a process, a function that returns the ids of the requests that
+        the server has certainly not executed; None if that is not known.
     """
 
     def __init__(
@@ -88,8 +89,8 @@ class OpenTarget:
     def start_failure(self) -> Exception | None:
         """Return the exception with which a Backend in this process has failed to start.
 
-        Returns None if the start has not failed, and if the server is anything else than a Backend
-        in this process.
+        Returns None if the start has not failed, and if the server is not a Backend in this
+        process.
         """
         return None
 
@@ -114,14 +115,16 @@ class OpenTarget:
     def describe_process(self, is_ended: bool) -> str:
         """Return a text for errors that says whether the process runs or how it has ended.
 
-        is_ended: whether the connection has ended. If the process still runs then, the text says
+        is_ended: whether the connection has ended. If the process still runs, the text then says
             which stream the process has closed.
         """
         assert self.child is not None
-        name, status = f"the server (process {self.child.pid})", self.child.exit_status
+        name = f"the server (process {self.child.pid})"
+        status = self.child.exit_status
+        if status is None and not is_ended:
+            return f"{name} is running"
         if status is None:
-            stream = "output" if self.child.stdout_ended else "input"
-            return f"{name} closed its {stream}" if is_ended else f"{name} is running"
+            return f"{name} closed its {'output' if self.child.stdout_ended else 'input'}"
         if status >= 0:
             return f"{name} exited with code {status}"
         try:
@@ -130,25 +133,25 @@ class OpenTarget:
             return f"{name} was ended by signal {-status}"
 
     def describe_withheld(self) -> str:
-        """Return a sentence that names environment variables which the process may need.
+        """Return a sentence that names environment variables which the server may need.
 
-        These are variables of this process that configure the network, and that the process did not
-        get. Returns "" if there are none, or if the stderr of the process shows no failure of the
-        network.
+        These are variables of the client's process that configure the network, and that the server
+        did not get. Returns "" if there are no such variables, or if the server's stderr shows no
+        failure of the network.
         """
-        parameters = self.parameters
-        if parameters is None or not (tail := self.tail()):
+        parameters, tail = self.parameters, self.tail()
+        if parameters is None or not tail:
             return ""
         from concertino.client.withheld_variables import describe_withheld
 
         return describe_withheld(tail, os.environ, {*parameters.inherit, *(parameters.env or {})})
 
     def take_unread(self) -> frozenset[Id]:
-        """Return the ids of the requests that the server has not read, or refused unexecuted.
+        """Return the ids of the requests that the server has certainly not executed.
 
-        Call it once, after the end of the connection, when no process can read these requests any
-        more. An HTTP server refuses the requests of a session that has ended. What other servers
-        have read is not known if this client has not started them; then the set is empty.
+        A server that this client has started has not read these requests. An HTTP server has
+        refused them, because their session has ended. For other servers, the set is empty. Call
+        this once, after the end of the connection.
         """
         if self.child is not None:
             return request_ids(self.child.take_unread())
@@ -162,11 +165,11 @@ class OpenTarget:
         await self.connection.close(within_s)
 
     def release(self, within_s: float) -> asyncio.Task[None]:
-        """Start a task that calls close(), and return it. A second call returns the same task.
+        """Return a task that calls close(). The first call starts the task.
 
-        within_s: how long to wait until the server has read the buffered output, in seconds.
         Several callers may wait for the task. Each should await asyncio.shield(task), which does
         not cancel the task if the caller is cancelled.
+        within_s: how long to wait until the server has read the buffered output, in seconds.
         """
         if self._release is None:
             loop = asyncio.get_running_loop()
@@ -189,7 +192,7 @@ class OpenTarget:
 
 @runtime_checkable
 class TargetLocation(Protocol):
-    """A parsed target: says where the server is, and opens the connection to it.
+    """A parsed target, which opens the connection to the server.
 
     Users of Client may pass an object of their own with these attributes as the target.
 
@@ -203,9 +206,9 @@ class TargetLocation(Protocol):
     async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
         """Start the server or connect to it.
 
-        limits: limit the size of a message.
-        stderr: called with each chunk of the process's stderr; None to ignore its stderr. Not used
-            if no process is started.
+        limits: the limits for the size of a message, and for buffered output.
+        stderr: a function that is called with each chunk of the process's stderr; None to ignore
+            stderr. Not used if no process is started.
         Raises SpawnError if the program cannot be started, and Disconnected if no server listens at
         the address.
         """
@@ -226,7 +229,7 @@ Target = (
 def parse_target(target: Target) -> TargetLocation:
     """Return the TargetLocation for a target of Client.
 
-    Raises TypeError or ValueError if it is not a valid target.
+    Raises TypeError for a target of the wrong type, and ValueError for an invalid text or URL.
     """
     if isinstance(target, ServerParameters):
         return _Program(target)
@@ -253,12 +256,14 @@ def parse_target(target: Target) -> TargetLocation:
 
 
 def default_restart(location: TargetLocation) -> Restart | None:
-    """Return when to open a target again if the user of Client has not said it; None for never.
+    """Return the default of the argument `restart` of Client; None to never restart.
 
-    An HTTP server may end a session at any time, for example because it was started again, and then
-    the client has to open another one (2025-11-25 basic/transports "Session Management").
+    An HTTP server may end a session at any time, for example because it was started again. Then the
+    client has to open another session (2025-11-25 basic/transports "Session Management").
     """
-    return NEW_SESSION if isinstance(location, _Remote) and location.has_sessions else None
+    if isinstance(location, _Remote) and location.has_sessions:
+        return NEW_SESSION
+    return None
 
 
 def is_address(text: str) -> bool:
@@ -268,6 +273,7 @@ def is_address(text: str) -> bool:
 
 def is_url(text: str) -> bool:
     """Return whether a string begins as the URL of a server does, such as `https://`."""
+    # `https://`, the longest beginning, has 8 characters.
     return text[:8].casefold().startswith(("http://", "https://", "ws://", "wss://"))
 
 
@@ -288,9 +294,12 @@ class _LooksLikeConnection(Protocol):
 
 
 def _parse_address(text: str) -> TargetLocation:
-    """Parse `unix:PATH` or `tcp:HOST:PORT`. Raises ValueError, which suggests a command."""
+    """Parse `unix:PATH` or `tcp:HOST:PORT`.
+
+    Raises ValueError for any other text, with the command or URL that the user has probably meant.
+    """
     try:
-        place = parse_address(text)
+        address = parse_address(text)
     except ValueError:
         words = text.split()
         command = ["python", *words] if text.endswith(".py") and len(words) == 1 else words
@@ -301,7 +310,10 @@ def _parse_address(text: str) -> TargetLocation:
             "expected unix:PATH, tcp:HOST:PORT or a URL, or a command as a list of words, "
             f"got {text!r}{hint}"
         ) from None
-    return _Socket(text, place, None) if isinstance(place, str) else _Socket(text, *place)
+    if isinstance(address, str):
+        return _Socket(text, address, None)
+    host, port = address
+    return _Socket(text, host, port)
 
 
 class _Program:
@@ -333,16 +345,18 @@ class _Program:
 def _server_name(command: list[str]) -> str:
     """Return a name for the server that a command starts.
 
-    For example "server" for `python server.py`, "thing" for `npx -y @scope/thing`, and "x" for
+    Examples are "server" for `python server.py`, "thing" for `npx -y @scope/thing`, and "x" for
     `uv run x`.
     """
-    # A word with blanks is code, as in `python -c CODE` and `sh -c CODE`.
+    # Leave out options, values such as `NAME=value`, and words with blanks. The latter are code, as
+    # in `python -c CODE` and `sh -c CODE`.
     names = [
         word
         for word in command
         if not word.startswith("-") and "=" not in word and not any(map(str.isspace, word))
-    ] or command
-    bases = [os.path.basename(word.rstrip("/")) for word in names]
+    ]
+    bases = [os.path.basename(word.rstrip("/")) for word in names or command]
+    # The first argument that is not a launcher names the server; if there is none, the program.
     base = next((base for base in bases[1:] if base not in LAUNCHERS), bases[0])
     return base.partition(".")[0] or base or "server"
 
@@ -387,14 +401,16 @@ def _unreachable(name: str, exc: OSError) -> Disconnected:
     name: the address, for the text.
     exc: the error of the socket or of TLS.
     """
-    # The texts of asyncio's errors do not say the reason, so use the text of the system's error.
     reason = exc.strerror or exc
-    # TLS errors have other numbers than errors of the system.
+    # The number of a TLS error is not one of the system's error numbers.
     if is_tls_error(exc):
-        # An example is `[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)`.
+        # Of a text such as `[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)`, use
+        # only the middle.
         text = str(exc)
-        reason = f"TLS: {text.partition('] ')[2].rpartition(' (_ssl')[0] or text}"
+        middle = text.partition("] ")[2].rpartition(" (_ssl")[0]
+        reason = f"TLS: {middle or text}"
     elif exc.errno is not None and exc.errno in errno.errorcode:
+        # The texts of asyncio's errors do not say the reason, so use the text of the system.
         reason = os.strerror(exc.errno)
     return Disconnected(f"{name}: {reason}")
 
@@ -410,7 +426,8 @@ class _Remote:
     """A server that is reached by a URL.
 
     Attribute:
-    has_sessions: whether the server may have sessions, which it can end: for URLs of HTTP.
+    has_sessions: whether the server may have sessions, which it can end. True for HTTP, False for a
+        WebSocket.
     """
 
     can_reopen = True

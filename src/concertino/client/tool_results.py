@@ -3,9 +3,9 @@
 To unwrap a result is to replace structured content `{"result": value}` by the value, because many
 servers wrap values that are no objects in this way (client/wrapped_results.py).
 
-Most results need none of this, because they were decoded together with their responses.
-Client.call_tool() calls ToolResults for the other results. Validating and unwrapping need the
-output schemas of the tools; ToolResults fetches the list of tools when its schemas may be outdated.
+Client.call_tool() itself decodes most results, together with their responses, and calls ToolResults
+for the others. Validating and unwrapping need the output schemas of the tools. ToolResults fetches
+the list of tools when the known schemas may be outdated.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class ToolResults:
 
     To unwrap is to replace structured content `{"result": value}` by the value.
     validator: the output schemas of the tools.
-    fetch: returns all tools of the server. Its argument is the time limit for each page of the list
-        in seconds; None for Timeouts.request_s.
-    log: gets a message if the list of tools cannot be fetched.
+    fetch: an async function that returns all tools of the server. Its argument is the time limit
+        for each page of the list in seconds; None for Timeouts.request_s.
+    log: the logger for failures to fetch the list of tools.
     """
 
     def __init__(
@@ -95,11 +95,12 @@ class ToolResults:
     ) -> CallToolResult:
         """Return a result, with structured content `{"result": value}` replaced by the value.
 
-        Returns the result unchanged if not the server, but the tool itself has made this object.
+        Returns the result unchanged if the tool itself returns such objects.
         name: the name of the tool.
         result: the result, whose structured content is an object with the key `result`.
         conversation: the connection over which the server has sent the result.
-        timeout_s: how many seconds to wait for each page of the list of tools, if it is fetched.
+        timeout_s: how many seconds to wait for each page of the list of tools, if the list is
+            fetched.
         """
         if self._wrapped is None:
             # Imported here, because results of modern servers are never wrapped.

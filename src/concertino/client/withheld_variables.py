@@ -1,8 +1,8 @@
 """describe_withheld(): names environment variables that a server may lack to reach the network.
 
-A client passes on few variables. So a server may fail to reach the network, although the same
-server reaches it when a person starts it in a shell with variables for proxies or certificates. If
-the server's stderr shows such a failure, describe_withheld() names the variables for proxies and
+A client passes few of its environment variables on to a server. So a server may fail to reach the
+network, although it would succeed in a shell with variables for proxies or certificates. If the
+server's stderr shows such a failure, describe_withheld() names the variables for proxies and
 certificates that this process has and the server did not get. The text is added to errors.
 """
 

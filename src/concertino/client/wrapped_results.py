@@ -9,8 +9,8 @@ unwrapped. WrappedResults tells these cases apart:
 - If the schema is an `anyOf` whose first schema has this keyword, the tool returns objects and
   other values, and only the other values are wrapped.
 - If the tool has another output schema, nothing is wrapped.
-- If the tool has no output schema, the text of the result tells it: servers also send the value as
-  text, and do not wrap it there.
+- If the tool has no output schema, the text of the result shows whether the value is wrapped,
+  because servers also send the value as text, which they do not wrap.
 
 Spec: 2025-06-18 server/tools "Structured Content"; decision 0016.
 """
@@ -33,20 +33,20 @@ from concertino.types.results import CallToolResult, Tool
 
 __all__ = ["WrappedResults"]
 
-# Which results of a tool are wrapped: all of them; those whose value is not an object; those whose
-# text is the JSON of the value alone; none.
+# Which results of a tool are wrapped: all; those whose value is not an object; those whose text is
+# the JSON of the value alone; none.
 _Wrapping = Literal["all", "non_objects", "by_text", "none"]
 
 
 class WrappedResults:
     """Replaces structured content `{"result": value}` by the value, if the server has wrapped it.
 
-    The output schema of the tool shows whether the server has wrapped the value. If the tool has no
-    output schema, the text of the result shows it. So WrappedResults fetches the list of tools when
-    the first such content arrives. It fetches the list again for the first such content after the
-    server was restarted, or has reported a change of the list.
-    fetch: returns the tools. Its argument is the time limit for each page of the list in seconds.
-    log: gets a message if the list cannot be fetched.
+    The output schema of the tool, or the text of the result, shows whether the server has wrapped
+    the value. To get the schemas, WrappedResults fetches the list of tools when the first such
+    content arrives, and again after the server was restarted or has reported a change of the list.
+    fetch: an async function that returns the tools. Its argument is the time limit for each page of
+        the list in seconds.
+    log: the logger for failures to fetch the list.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class WrappedResults:
     ) -> None:
         self._fetch = fetch
         self._log = log
-        # Held while the list is fetched, so that results that arrive meanwhile wait for it.
+        # Held while the list is fetched, so that results that arrive meanwhile wait for the list.
         self._fetching = asyncio.Lock()
         self._wrappings: dict[str, _Wrapping] = {}
         # The conversation in which the list was fetched, and how many changes of the list the
@@ -70,14 +70,12 @@ class WrappedResults:
     ) -> CallToolResult:
         """Return a result, with structured content `{"result": value}` replaced by the value.
 
-        Returns the result unchanged if the object is what the tool returns, and not a wrapper that
-        the server has put around the tool's value.
+        Returns the result unchanged if the tool itself returns such objects.
         name: the name of the tool.
         result: a result whose structured content is an object with the key `result`.
         conversation: the connection over which the server has sent the result.
         timeout_s: the time limit for each page of the list of tools, in seconds. If the list cannot
-            be fetched, the text of a result tells whether it is wrapped, as for a tool without an
-            output schema.
+            be fetched, all tools count as tools without an output schema.
         """
         content = cast("dict[str, Any]", result.structured_content)
         if len(content) > 1:
@@ -111,9 +109,11 @@ def _wrapping_of(schema: dict[str, Any] | None) -> _Wrapping:
     # concertino describes a tool that may return objects and other values by `anyOf`: first the
     # schema of a wrapped value, with the keyword, and then the schema of the objects.
     branches: Any = schema.get("anyOf")
-    first: Any = cast("list[Any]", branches)[0] if isinstance(branches, list) and branches else None
-    is_marked = isinstance(first, dict) and cast("dict[str, Any]", first).get(WRAPS_RESULT) is True
-    return "non_objects" if is_marked else "none"
+    if isinstance(branches, list) and branches:
+        first: Any = cast("list[Any]", branches)[0]
+        if isinstance(first, dict) and cast("dict[str, Any]", first).get(WRAPS_RESULT) is True:
+            return "non_objects"
+    return "none"
 
 
 def _is_wrapped(content: dict[str, Any], text: str, wrapping: _Wrapping) -> bool:
@@ -121,8 +121,10 @@ def _is_wrapped(content: dict[str, Any], text: str, wrapping: _Wrapping) -> bool
 
     text: the text of the result, which usually is the structured content or the value as JSON.
     """
-    if wrapping in ("all", "none"):
-        return wrapping == "all"
+    if wrapping == "all":
+        return True
+    if wrapping == "none":
+        return False
     value = content["result"]
     try:
         text_value = decode(text)
