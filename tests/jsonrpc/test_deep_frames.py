@@ -177,6 +177,14 @@ def test_an_array_of_many_brackets_costs_a_limited_time() -> None:
     assert time.process_time() - began < 0.25
 
 
+@pytest.mark.parametrize("between", [b"1,", b"1", b" \n", b"-"])
+def test_bytes_between_strings_and_brackets_cost_little_time(between: bytes) -> None:
+    frame = b'{"id":1,"a":[' + between * (10_000_000 // len(between))
+    began = time.process_time()
+    assert read_outer_members(frame).id == b"1"
+    assert time.process_time() - began < 0.12
+
+
 @pytest.mark.no_cover
 @given(JSON, st.booleans(), st.sampled_from([None, 1]))
 @settings(max_examples=300, deadline=None, derandomize=True)

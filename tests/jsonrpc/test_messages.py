@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from msgspec import UNSET, DecodeError, Raw
 from concertino.jsonrpc import messages
 from concertino.jsonrpc.messages import (
     ABSENT,
+    LENIENT_BYTES,
     InvalidMessage,
     Message,
     decode,
@@ -242,6 +245,61 @@ def test_half_a_surrogate_pair_is_named():
     found = decode(b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":"\\ud83c"}}')
     assert isinstance(found, InvalidMessage)
     assert found.message == "Parse error: a string holds half a surrogate pair"
+
+
+PADDING = b'"padding":"%b"' % (b"x" * LENIENT_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("frame", "code", "id", "answers"),
+    [
+        (b'{"jsonrpc":"2.0","id":7,"method":"x","params":{"a":"\\ud83c",%b}}', PARSE, 7, ()),
+        (b'{"jsonrpc":"2.0","method":"x","params":{%b,"a":NaN},"id":"q"}', PARSE, "q", ()),
+        (b'{"jsonrpc":"2.0","id":7,"method":"x","params":{%b,"a":', PARSE, 7, ()),
+        # The rest of the id may be missing.
+        (b'{"jsonrpc":"2.0","method":"x","params":{%b},"id":7', PARSE, UNSET, ()),
+        (b'{"jsonrpc":"2.0","method":"x","params":{%b},"id":"q', PARSE, UNSET, ()),
+        (b'{"jsonrpc":"2.0","id":7,"result":{%b,"a":"\\ud83c"}}', 0, UNSET, (7,)),
+        (b'{"jsonrpc":"2.0","result":{%b,"a":"\\ud83c"},"id":7}', 0, UNSET, (7,)),
+        (b'{"jsonrpc":"2.0","id":7,"result":{%b}}{"jsonrpc":"2.0","id":8,"result":{}}',
+         0, UNSET, (7, 8)),
+        (b'[{"jsonrpc":"2.0","id":7,"method":"x","params":{%b}},', PARSE, UNSET, ()),
+        (b'{"jsonrpc":"2.0","id":7,"method":"\xff","params":{%b}}', PARSE, 7, ()),
+    ],
+)  # fmt: skip
+def test_the_id_of_a_large_frame_is_read_without_decoding_all_of_it(
+    frame: bytes,
+    code: int,
+    id: object,
+    answers: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(json, "loads", None)
+
+    found = decode(frame.replace(b"%b", PADDING))
+
+    assert isinstance(found, InvalidMessage)
+    assert (found.code, found.id, found.answers) == (code, id, answers)
+
+
+def test_a_large_batch_that_is_incomplete_is_refused_before_it_is_split():
+    """Its millions of elements would be split in a quarter of a second."""
+    batch = b"[" + b"1," * 2_000_000
+
+    def refuse() -> None:
+        assert decode_batch(batch) is None
+
+    assert least_cpu_s(refuse) < least_cpu_s(lambda: decode_batch(batch + b"1]")) / 3
+
+
+def least_cpu_s(work: Callable[[], object]) -> float:
+    """The CPU time of a function in this thread, the least of three calls."""
+    times: list[float] = []
+    for _ in range(3):
+        began = time.thread_time()
+        work()
+        times.append(time.thread_time() - began)
+    return min(times)
 
 
 def test_bytes_that_are_no_utf8_are_named():

@@ -23,7 +23,8 @@ __all__ = [
     "split_batch",
 ]
 
-# At most this many strings and brackets are examined, which takes at most about 20 ms.
+# At most this many strings and brackets are examined. That takes about 20 ms, and 1 ms for each
+# megabyte between them.
 MAX_TOKENS = 50_000
 # If a frame has more, the id is also searched for in this many bytes at its end.
 TAIL_BYTES = 1024
@@ -31,10 +32,13 @@ TAIL_BYTES = 1024
 # A string, or the beginning of a string at the end of the frame. The possessive quantifiers (++,
 # *+, ?+) keep the search linear.
 STRING = rb'"(?:[^"\\]++|\\.?)*+"?+'
-# One token: a string, a key with its colon and its value (if that is a string or an integer), or a
-# run of opening or of closing brackets.
+# What stands before a token, and then one token: a string, a key with its colon and its value (if
+# that is a string or an integer), a run of opening or of closing brackets, or the end of the text.
+# Matching the bytes before a token takes a twentieth of the time that a search in them takes.
 TOKEN = re.compile(
-    rb"(%b)(?:\s*+(:)\s*+(%b|-?[0-9]++(?![0-9.eE]))?+)?+|([\[{]++)|[\]}]++" % (STRING, STRING),
+    rb'[^"\[\]{}]*+'
+    rb"(?:(%b)(?:\s*+(:)\s*+(%b|-?[0-9]++(?![0-9.eE]))?+)?+|([\[{]++)|([\]}]++)|\Z)"
+    % (STRING, STRING),
     re.DOTALL,
 )
 # One token of an array: a string, a run of opening or of closing brackets, or a comma.
@@ -121,19 +125,18 @@ def _read_object(text: bytes, begin: int, max_tokens: int) -> OuterMembers:
     members = OuterMembers(begin)
     depth = 0
     for token in islice(TOKEN.finditer(text, begin), max_tokens):
-        string, colon, value, openers = token.groups()
+        string, colon, value, openers, closers = token.groups()
         if openers is not None:
             depth += len(openers)
-        elif string is None:
-            # A run of closing brackets: the only token without a group.
-            run = token.end() - token.start()
-            if run >= depth:
-                members.end = token.start() + depth
+        elif closers is not None:
+            if len(closers) >= depth:
+                members.end = token.start(5) + depth
                 return members
-            depth -= run
+            depth -= len(closers)
         elif colon is not None and depth == 1:
             members.names.add(string[1:-1].decode("utf-8", "replace"))
-            if string == b'"id"':
+            # An id at the end of the text may be cut off.
+            if string == b'"id"' and token.end() < len(text):
                 members.id = value
     return members
 
