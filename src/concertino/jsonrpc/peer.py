@@ -140,7 +140,7 @@ class Peer(Generic[R]):
         if message.id is UNSET and (elements := decode_batch(frame)) is not None:
             return self._receive_batch(elements, frame)
         # The frame is neither a message nor a batch: decode() has returned an InvalidMessage.
-        self._reject(message, frame, None)  # pyright: ignore[reportArgumentType]
+        self._reject(message, frame, batch=None)  # pyright: ignore[reportArgumentType]
         return None
 
     def on_frame_too_long(self, size: int, head: bytes = b"") -> None:
@@ -198,7 +198,7 @@ class Peer(Generic[R]):
             # an error response instead, so let them fail here.
             if self.invalid_input.answered:
                 self.outgoing.fail_answered(refusal)
-            self._reject(refusal, frame, None)
+            self._reject(refusal, frame, batch=None)
             return None
 
         batch = Batch()

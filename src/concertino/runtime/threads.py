@@ -149,7 +149,7 @@ class Threads:
                         waiting.remove(job)
             if is_waiting and job.trial is not None:
                 # The job will not run, so another job of the kind may take its place.
-                job.results.trials.end(job.trial, None)
+                job.results.trials.end(job.trial, is_large=None)
                 self._release(job.results)
             raise
         error = job.error
@@ -238,7 +238,7 @@ class Threads:
     def _on_trial_end(self, job: ThreadJob) -> None:
         """Let calls start that were kept back, because a call with a small result has ended."""
         assert job.trial is not None
-        job.results.trials.end(job.trial, False)
+        job.results.trials.end(job.trial, is_large=False)
         if job.results.kept:
             self._release(job.results)
 
@@ -282,7 +282,7 @@ class Threads:
         assert job.sent is not None
         try:
             if job.trial is not None:
-                job.results.trials.end(job.trial, True)
+                job.results.trials.end(job.trial, is_large=True)
             if call is not None and call.unread is not None and kind is not None:
                 # If the call has not ended, its handler has used the value for something else, and
                 # the size of the call's result is unknown again.
@@ -312,7 +312,7 @@ class Threads:
                 if call is not None and call.kind == kind and is_unexpected(call, size):
                     if job.trial is not None:
                         # The trial counts the job again when it may start.
-                        results.trials.end(job.trial, None)
+                        results.trials.end(job.trial, is_large=None)
                         job.trial = None
                     older.append(job)
                 else:

@@ -138,11 +138,11 @@ def result_shaper(
     if is_generator(handler) or get_origin(annotation) in _GENERATORS:
         raise RegistrationError(f"{signature.name}(): {_NO_GENERATOR}")
     if annotation is str:
-        return ResultShaper(None, shape_text)
+        return ResultShaper(schema=None, shape=shape_text)
     if _has_content(annotation):
-        return ResultShaper(None, _shape_content)
+        return ResultShaper(schema=None, shape=_shape_content)
     if _is_unstructured(annotation):
-        return ResultShaper(None, shape_any)
+        return ResultShaper(schema=None, shape=shape_any)
     shaper = _make_structured_shaper(annotation, signature.name)
     return _make_open_shaper(shaper.shape) if _is_open_list(annotation) else shaper
 
@@ -174,7 +174,7 @@ def chunk_shaper(
     signature = signature or read_signature(handler, inject)
     annotation = signature.returns
     if annotation is Any:
-        return ResultShaper(None, _shape_chunks)
+        return ResultShaper(schema=None, shape=_shape_chunks)
     if annotation not in _GENERATORS and get_origin(annotation) not in _GENERATORS:
         raise RegistrationError(
             f"{signature.name}(): annotate a generator with the type that it yields, as in "
@@ -183,9 +183,9 @@ def chunk_shaper(
 
     item = get_args(annotation)[0] if get_args(annotation) else Any
     if item is str or _is_unstructured(item):
-        return ResultShaper(None, _shape_chunks)
+        return ResultShaper(schema=None, shape=_shape_chunks)
     if _has_content(item):
-        return ResultShaper(None, _shape_content)
+        return ResultShaper(schema=None, shape=_shape_content)
     return _make_structured_shaper(list[item], signature.name)
 
 
@@ -237,7 +237,7 @@ def _make_open_shaper(shape_value: Shape) -> ResultShaper:
         is_content = is_content or isinstance(value, (CallToolResult, *CONTENT))
         return shape_any(value) if is_content else shape_value(value)
 
-    return ResultShaper(None, shape)
+    return ResultShaper(schema=None, shape=shape)
 
 
 def custom_result_shaper(

@@ -57,14 +57,14 @@ class Operator(Struct, frozen=True):
 
 # The first character of an expression -> its operator; "" for expressions such as {x}.
 OPERATORS: Mapping[str, Operator] = {
-    "": Operator("", ",", False),
-    "+": Operator("", ",", True),
-    "#": Operator("#", ",", True),
-    ".": Operator(".", ".", False),
-    "/": Operator("/", "/", False),
-    ";": Operator(";", ";", False),
-    "?": Operator("?", "&", False),
-    "&": Operator("&", "&", False),
+    "": Operator("", ",", reserved=False),
+    "+": Operator("", ",", reserved=True),
+    "#": Operator("#", ",", reserved=True),
+    ".": Operator(".", ".", reserved=False),
+    "/": Operator("/", "/", reserved=False),
+    ";": Operator(";", ";", reserved=False),
+    "?": Operator("?", "&", reserved=False),
+    "&": Operator("&", "&", reserved=False),
 }
 
 
@@ -383,12 +383,14 @@ def _compile_pattern(parts: Sequence[str | Expression]) -> list[_Literal | _Run]
         if part.operator in PAIRS:
             # {;a} belongs to the path, so other parts may follow it.
             query = part.operator if part.operator != ";" else ""
+            read = _make_pairs_reader(part)
             pattern.append(
-                _Run(part.operator, PAIRS[part.operator], True, _make_pairs_reader(part))
+                _Run(part.operator, PAIRS[part.operator], optional=True, read_values=read)
             )
         elif part.operator == "#":
             query = "#"
-            pattern.append(_Run("#", IN_QUERY, True, _make_fragment_reader(part.variables)))
+            read = _make_fragment_reader(part.variables)
+            pattern.append(_Run("#", IN_QUERY, optional=True, read_values=read))
         else:
             pattern += _make_value_parts(part, in_path)
     return pattern
@@ -443,11 +445,15 @@ def _make_value_parts(expression: Expression, in_path: frozenset[str]) -> Iterab
         if number and not operator.first:
             yield _Literal(operator.between)
         if variable.star:
-            read = _make_list_reader(variable.name, operator)
-            may_be_absent = operator.first == "/"
-            yield _Run(operator.first, allowed | {operator.between}, may_be_absent, read)
+            yield _Run(
+                operator.first,
+                allowed | {operator.between},
+                optional=operator.first == "/",
+                read_values=_make_list_reader(variable.name, operator),
+            )
         else:
-            yield _Run(operator.first, allowed, False, _make_single_reader(variable.name, operator))
+            read = _make_single_reader(variable.name, operator)
+            yield _Run(operator.first, allowed, optional=False, read_values=read)
 
 
 def _make_single_reader(name: str, operator: Operator) -> ReadValues:
@@ -484,7 +490,7 @@ def _make_fragment_reader(variables: tuple[Variable, ...]) -> ReadValues:
         items = text.rsplit(",", len(variables) - 1)
         values: Values = {}
         for variable, item in zip(variables, items, strict=False):
-            value = _decode(item, True)
+            value = _decode(item, allow_slashes=True)
             if not value:
                 return None
             values[variable.name] = value.split(",") if variable.star else value
