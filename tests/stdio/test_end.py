@@ -400,6 +400,38 @@ def test_a_handler_that_holds_the_loop_does_not_hold_the_exit(how: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("how", ["end of input", "signal"])
+@pytest.mark.parametrize("is_read", [False, True], ids=["opener not read", "opener read"])
+def test_the_opener_is_told_that_the_start_holds_the_loop(
+    is_read: bool, how: str, tmp_path: Path
+) -> None:
+    # This module is imported when a message arrives before the backend has started.
+    waits = (
+        "        while 'concertino.runtime.opening' not in sys.modules: await asyncio.sleep(0)\n"
+    )
+    source = (
+        "import asyncio, sys, time\n"
+        "class Hanging(Server):\n"
+        "    async def start(self, outlet):\n"
+        f"{waits if is_read else ''}"
+        "        print('holding', file=sys.stderr, flush=True)\n"
+        "        time.sleep(600)\n"
+        "server = Hanging('hanging')\n"
+    )
+    with Process([script(tmp_path, source + RUN)], env=DRAIN) as process:
+        process.send(INITIALIZE)
+        process.until_stderr("holding")
+        process.close_stdin() if how == "end of input" else process.signal(signal.SIGTERM)
+        assert process.wait() == 0
+        process.pump(lambda: process.eof)
+        [answer] = process.answers("initialize")
+    assert answer["error"] == {
+        "code": -32603,
+        "message": "cannot start: the server is shutting down, and its start blocks the event loop",
+    }
+
+
+@pytest.mark.slow
 def test_a_failed_start_with_a_close_that_hangs_still_exits_with_1(tmp_path: Path) -> None:
     source = (
         "class Failing(Server):\n    async def start(self, outlet):\n        raise ValueError\n"

@@ -40,6 +40,8 @@ __all__ = ["Frontend", "StdioFrontend", "run"]
 FAILED, USAGE = 1, 2
 # How many seconds pass before log lines that stderr has not accepted are written again.
 RETRY_S = 1.0
+# Why the start has failed, for clients, if the process ends before a blocked loop runs again.
+BLOCKED_START = "the server is shutting down, and its start blocks the event loop"
 
 
 def run(
@@ -172,7 +174,8 @@ class Frontend(Protocol):
     def refuse(self, failure: BaseException | str) -> bool:
         """Answer the clients' first requests with the reason why the server cannot start.
 
-        Called instead of open(). Blocks for a few seconds at most.
+        Called instead of open(), or after it in a thread if the start blocks the event loop. Blocks
+        for a few seconds at most.
         failure: the reason: an exception, or a text that describes it.
         Returns whether any client got an answer.
         """
@@ -196,6 +199,7 @@ class StdioFrontend:
     def __init__(self, descriptors: StdioDescriptors) -> None:
         self.writer = descriptors.writer
         self._descriptors = descriptors
+        self._reading, self._writing = descriptors.reading, descriptors.writing
 
     def prepare(self, limits: Limits, log: logging.Logger) -> int:
         # If stdin is a terminal, a person has started the server. Explain why nothing happens.
@@ -211,7 +215,9 @@ class StdioFrontend:
                 own_command(),
             )
         self._stdio = StdioConnection(self._descriptors, limits)
-        return self._stdio.reading
+        # The connection may have closed these descriptors, and reopened the same pipes.
+        self._reading, self._writing = self._stdio.reading, self._stdio.writing
+        return self._reading
 
     def open(
         self,
@@ -229,7 +235,7 @@ class StdioFrontend:
     def refuse(self, failure: BaseException | str) -> bool:
         from concertino.runtime.refusal import refuse_requests
 
-        return refuse_requests(self._descriptors.reading, self._descriptors.writing, failure)
+        return refuse_requests(self._reading, self._writing, failure)
 
     def exit_code(self) -> int:
         return FAILED if self._stdio.has_failed else 0
@@ -310,7 +316,16 @@ async def _serve(
             log_shutdown()
             frontend.stop()
 
+        def refuse() -> None:
+            """Answer the clients' first requests, in a thread, if the start blocks the loop."""
+            if not host.started.done():
+                for connection in list(host.connections):
+                    connection.ready(ConcertinoError(BLOCKED_START))
+                # Nothing has read the requests that are still in the pipe.
+                frontend.refuse(BLOCKED_START)
+
         watchdog.on_blocked = log_shutdown
+        watchdog.on_timeout = refuse
         begin_shutdown_at_signals(loop, stop, frontend.release, watchdog)
         closed = frontend.open(host, wrap, watchdog)
 

@@ -32,7 +32,7 @@ __all__ = ["ShutdownWatchdog", "begin_shutdown_at_signals", "exit_process", "han
 LEAVE_S = 2.0
 # If the event loop does not run within this time after a signal, a handler blocks it.
 BLOCKED_S = 0.2
-# The last part of LEAVE_S, in which the watchdog logs that it ends the process.
+# The last part of LEAVE_S: the watchdog logs that it ends the process, and may answer clients.
 LAST_LOG_S = LEAVE_S / 4
 
 
@@ -55,6 +55,7 @@ class ShutdownWatchdog:
     began: when the shutdown began, by time.monotonic(); None before.
     on_blocked: called in a thread if a handler blocks the event loop when a signal comes, so that
         the loop itself cannot begin the shutdown.
+    on_timeout: called in a thread before the process ends; it has LAST_LOG_S seconds.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class ShutdownWatchdog:
         self.has_signal = False
         self.began: float | None = None
         self.on_blocked: Callable[[], object] = do_nothing
+        self.on_timeout: Callable[[], object] = do_nothing
         self._writer = writer
         self._loop = loop
         self._timeout_s = drain_s + LEAVE_S - LAST_LOG_S
@@ -128,10 +130,16 @@ class ShutdownWatchdog:
         time.sleep(max(0.0, began + self._timeout_s - time.monotonic()))
 
         try:
-            # Log in another thread: a blocked thread may hold the locks of the logging module.
-            logging_thread = threading.Thread(target=self._log_timeout, daemon=True)
-            logging_thread.start()
-            logging_thread.join(LAST_LOG_S)
+            # In other threads: a blocked thread may hold the locks of the logging module.
+            threads = [
+                threading.Thread(target=target, daemon=True)
+                for target in (self._log_timeout, self.on_timeout)
+            ]
+            until = time.monotonic() + LAST_LOG_S
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(max(0.0, until - time.monotonic()))
             release()
         finally:
             _kill_children()

@@ -156,6 +156,7 @@ class StdioConnection(PipeConnection):
 
     Attributes:
     reading: the descriptor of the input; ShutdownWatchdog needs it to notice the end of the input.
+    writing: the descriptor of the output.
     ending: a function that is called, once or more often, when no more input will be read. The
         owner may set it; at first it does nothing.
     has_failed: whether stdout could not be written although it has a reader, for example because a
@@ -172,6 +173,7 @@ class StdioConnection(PipeConnection):
             facts["terminal"] = True
         super().__init__(descriptors.reading, descriptors.writing, limits, facts)
         self.reading = self._in
+        self.writing = self._out
         self.ending: Callable[[], object] = _do_nothing
         self.has_failed = False
         self._ignores_parent = os.environ.get("CONCERTINO_ORPHAN") == "stay"
