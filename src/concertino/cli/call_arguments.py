@@ -97,6 +97,7 @@ def parse_arguments(words: Sequence[str]) -> GivenArguments:
                 given.texts.pop(key, None)
                 given.values[key] = value
             continue
+        # KEY:=JSON is split at the equals sign, so that `key` ends with the colon.
         key, equals, value = word.partition("=")
         name = key.removesuffix(":")
         if not equals or not name:

@@ -99,12 +99,8 @@ class ComposedLists:
                     break
         sources = [page for _, page in pages]
         contents = [page.content for page in sources]
-        cached = self._lists.get(call.method)
-        if cached and len(cached[0]) == len(contents) and all(map(is_, cached[0], contents)):
-            # The pages are the same objects as for the cached list. Return the same list, because
-            # the session caches the encoded form of an object.
-            whole = cached[1]
-        else:
+        whole = self._find_cached(call.method, contents)
+        if whole is None:
             # The list is public only if the lists of all parts are (server/utilities/caching).
             shared = all(part.features().cache_scope == "public" for part in elsewhere)
             hints = _cache_hints(contents, shared)
@@ -112,19 +108,43 @@ class ComposedLists:
             # servers before 2026-07-28 have no cache hints.
             if not is_complete and not _are_legacy(sources):
                 hints["ttl_ms"] = 0
-            if any(page.raw_items is not None for page in sources):
-                whole = self._to_json(pages, next_cursor, hints, listing)
-            else:
-                items: list[Any] = []
-                for name, page in pages:
-                    own_items = getattr(page.content, listing.member)
-                    items += self._rename_items(own_items, name, listing)
-                members = {listing.member: items, "next_cursor": next_cursor}
-                whole = listing.result_type(**members, **hints)
+            whole = self._join(pages, next_cursor, hints, listing)
             if "cursor" not in call.params:
                 self._lists[call.method] = contents, whole
         _pass_list(whole, sources, context)
         return whole
+
+    def _find_cached(self, method: str, contents: Sequence[Struct]) -> Struct | Raw | None:
+        """Return the list that was built from these pages before; None if they have changed.
+
+        Returns the same object, because the session caches the encoded form of an object.
+        """
+        cached = self._lists.get(method)
+        if cached is None:
+            return None
+        pages, whole = cached
+        # PartPages returns the same object again for a page that has not changed.
+        is_same = len(pages) == len(contents) and all(map(is_, pages, contents))
+        return whole if is_same else None
+
+    def _join(
+        self,
+        pages: list[tuple[str, PartPage]],
+        next_cursor: str | None,
+        hints: Mapping[str, Any],
+        listing: ListMethod,
+    ) -> Struct | Raw:
+        """Return a list with the items of all pages: a Struct, or JSON if a page is JSON.
+
+        hints: `ttl_ms` and `cache_scope`, as _cache_hints() returns them.
+        """
+        if any(page.raw_items is not None for _, page in pages):
+            return self._to_json(pages, next_cursor, hints, listing)
+        items: list[Any] = []
+        for name, page in pages:
+            items += self._rename_items(getattr(page.content, listing.member), name, listing)
+        members = {listing.member: items, "next_cursor": next_cursor}
+        return listing.result_type(**members, **hints)
 
     def _to_json(
         self,

@@ -95,6 +95,7 @@ class FolderState(Generic[Parsed]):
         changed: dict[str, Parsed] = {}
         for path, found in listing.files.items():
             if not distrust and self.found.get(path) == found:
+                # The file has not changed, so its problems have not changed either.
                 problems[path] = self.problems.get(path, [])
                 continue
             before = self.parsed.get(path)
@@ -103,6 +104,7 @@ class FolderState(Generic[Parsed]):
             if parsed is None:
                 parsed, problems[path] = self._read(found)
             if parsed is None:
+                # The file is invalid. Report it as removed if it was valid before.
                 self.parsed.pop(path, None)
                 if before is not None:
                     removed.add(path)

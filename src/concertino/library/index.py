@@ -123,10 +123,10 @@ class Index:
         index = Index.build(documents)
         hits = index.search(Query("retry timeouts")).hits
 
-    Create it with Index.build(), which makes these arguments:
+    Create it with Index.build(), which passes these arguments:
 
-    store: tantivy's index.
-    snapshot: the state for searches.
+    store: the index of tantivy, the search engine.
+    snapshot: the documents in this index, and the view of it for searches.
     count: counts the tokens of a text, for token budgets.
     directory: the files of tantivy's index; None if the index is in this process's memory.
     """

@@ -221,10 +221,7 @@ def _render_full(text: _BudgetedText, hits: Sequence[Hit], length: Length) -> Re
             left_out.append(hit)
 
     if not uris:
-        attempts = (
-            (hit, boundary) for hit in left_out[:MAX_TRIED] for boundary in (HEADING, PARAGRAPH)
-        )
-        added = next((hit for hit, boundary in attempts if _add_part(text, hit, boundary)), None)
+        added = _add_first_part(text, left_out[:MAX_TRIED])
         if added is not None:
             uris.append(added.document.uri)
             left_out.remove(added)
@@ -234,6 +231,14 @@ def _render_full(text: _BudgetedText, hits: Sequence[Hit], length: Length) -> Re
     else:
         text.add_first_fitting(_closing(text, len(uris), len(hits)))
     return text.to_result(uris)
+
+
+def _add_first_part(text: _BudgetedText, hits: Sequence[Hit]) -> Hit | None:
+    """Add a part of the first document of which a part fits. Returns its hit; None if none fits."""
+    for hit in hits:
+        if _add_part(text, hit, HEADING) or _add_part(text, hit, PARAGRAPH):
+            return hit
+    return None
 
 
 def _add_left_out(

@@ -64,19 +64,19 @@ def actions_of(terms: Iterable[str]) -> frozenset[str]:
     return next((by_verb[term] for term in terms if term in by_verb), frozenset[str]())
 
 
-def rate_actions(parts: Iterable[Mapping[str, float]], *, reads: float) -> Mapping[str, float]:
+def rate_actions(words: Iterable[Mapping[str, float]], *, reads: float) -> Mapping[str, float]:
     """Return how strongly a task asks for each action, such as {"create": 1.0, "read": 0.4}.
 
     The largest rating is 1, and actions that no word asks for are left out.
-    parts: one mapping for each word of the task: the stem of the word, and those of its synonyms ->
+    words: one mapping for each word of the task: the stem of the word, and those of its synonyms ->
         how close each is to the word, from 0 to 1.
     reads: the rating of "read" before the words of the task are counted; above 0 for a question.
     """
     by_verb = _actions_of_verbs()
     ratings = {"read": reads} if reads else {}
-    for part in parts:
+    for word in words:
         best: dict[str, float] = {}
-        for term, weight in part.items():
+        for term, weight in word.items():
             for action in by_verb.get(term, ()):
                 best[action] = max(best.get(action, 0.0), weight)
         for action, weight in best.items():

@@ -97,17 +97,17 @@ class ToolFamilies:
         rarity = math.log(1 + (families - len(counts) + 0.5) / (len(counts) + 0.5))
         return {family: rarity * count / (SATURATION + count) for family, count in counts.items()}
 
-    def rate(self, parts: Iterable[Mapping[str, float]]) -> list[float]:
+    def rate(self, words: Iterable[Mapping[str, float]]) -> list[float]:
         """Return for each tool how probably a task is for its family, as a number from 0 to 1.
 
         The list has the order of the tools. A tool without a family has 0.
-        parts: one mapping for each word of the task: the terms with the meaning of the word -> how
+        words: one mapping for each word of the task: the terms with the meaning of the word -> how
             close each is to the word, from 0 to 1.
         """
         rates: dict[str, float] = {}
-        for part in parts:
+        for word in words:
             best: dict[str, float] = {}
-            for term, weight in part.items():
+            for term, weight in word.items():
                 for family, own in self._weights.get(term, {}).items():
                     best[family] = max(best.get(family, 0.0), weight * own)
             for family, rate in best.items():

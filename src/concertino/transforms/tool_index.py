@@ -93,6 +93,22 @@ class ToolText(Struct, frozen=True):
     tags: str = ""
 
 
+class _Matches(Struct):
+    """The tools that contain words of a query.
+
+    scores: number of a tool -> the sum of its scores for the words of the query.
+    covered: number of a tool -> the sum of the rarities of the query's words that the tool has.
+    named: number of a tool -> the terms of its name that occur in the query, or mean the same as a
+        word of it, with their weights.
+    total: the sum of the rarities of all words of the query.
+    """
+
+    scores: dict[int, float] = {}
+    covered: dict[int, float] = {}
+    named: dict[int, dict[str, float]] = {}
+    total: float = 0.0
+
+
 class ToolIndex:
     """An immutable set of tools that can be searched.
 
@@ -155,44 +171,47 @@ class ToolIndex:
 
     def _score(self, query: str) -> dict[int, float]:
         """Return the score of each tool that contains at least one word of the query."""
-        scores: dict[int, float] = {}
-        # Number of a tool -> the sum of the rarities of the query's words that the tool has.
-        covered: dict[int, float] = {}
-        # Number of a tool -> the terms of its name that occur in the query, or mean the same as
-        # one.
-        named: dict[int, dict[str, float]] = {}
-        # The sum of the rarities of all words of the query.
-        total = 0.0
-        parts = self._expand_query(query)
-        for expanded in parts:
-            best, matched = self._score_term(expanded)
-            rarity = max(
-                (self._rarity.get(other, 0.0) * weight for other, weight in expanded.items()),
-                default=0.0,
-            )
-            total += rarity
-            for number, score in best.items():
-                scores[number] = scores.get(number, 0.0) + score
-                covered[number] = covered.get(number, 0.0) + rarity * matched[number]
-            for other, weight in expanded.items():
-                for number in self._named.get(other, ()):
-                    found = named.setdefault(number, {})
-                    found[other] = max(found.get(other, 0.0), weight)
-        families = self._families.rate(parts)
-        actions = rate_actions(parts, reads=QUESTION if asks_to_read(query) else 0.0)
+        words = self._expand_query(query)
+        matches = self._match(words)
+        families = self._families.rate(words)
+        actions = rate_actions(words, reads=QUESTION if asks_to_read(query) else 0.0)
         named_servers = self._families.tools_of_named_servers(query)
-        for number in scores:
-            found = named.get(number, {})
+        scores: dict[int, float] = {}
+        for number, score in matches.scores.items():
+            found = matches.named.get(number, {})
             group = max((found.get(name, 0.0) for name in self._groups[number]), default=0.0)
-            scores[number] *= (
+            scores[number] = score * (
                 self._rate_agreement(number, actions)
                 * (SERVER_NAMED if number in named_servers else 1.0)
-                * (covered[number] / total) ** COVERAGE
+                * (matches.covered[number] / matches.total) ** COVERAGE
                 * (1 + NAMED * self._share_of_name(number, found))
                 * (1 + GROUPED * group)
                 * (1 + FAMILY * families[number])
             )
         return scores
+
+    def _match(self, words: Iterable[Mapping[str, float]]) -> _Matches:
+        """Find the tools that contain at least one word of a query.
+
+        words: for each word of the query, the terms to look for, with their weights.
+        """
+        matches = _Matches()
+        scores, covered = matches.scores, matches.covered
+        for expanded in words:
+            best, matched = self._score_term(expanded)
+            rarity = max(
+                (self._rarity.get(other, 0.0) * weight for other, weight in expanded.items()),
+                default=0.0,
+            )
+            matches.total += rarity
+            for number, score in best.items():
+                scores[number] = scores.get(number, 0.0) + score
+                covered[number] = covered.get(number, 0.0) + rarity * matched[number]
+            for other, weight in expanded.items():
+                for number in self._named.get(other, ()):
+                    found = matches.named.setdefault(number, {})
+                    found[other] = max(found.get(other, 0.0), weight)
+        return matches
 
     def _rate_agreement(self, number: int, actions: Mapping[str, float]) -> float:
         """Return how well the action of a tool agrees with a task's, from ACTION_FLOOR to 1."""
@@ -210,12 +229,12 @@ class ToolIndex:
         own: `throw away` does not mean `throw`.
         """
         meanings = find_meanings(query)
-        parts = [
+        words = [
             self._expand(term, may_guess=may_guess)
             for term, may_guess in self._split_query(query).items()
             if not (term in meanings.phrased and is_verb(term))
         ]
-        return [*parts, *({term: weight} for term, weight in meanings.terms)]
+        return [*words, *({term: weight} for term, weight in meanings.terms)]
 
     def _share_of_name(self, number: int, found: Mapping[str, float]) -> float:
         """Return the share of a tool's name that occurs in a query. Rare terms count more.
