@@ -13,9 +13,9 @@ which holds the latest events, has dropped it.
 The hub cannot send requests to a bridge, so the bridge opens a stream and gets events on it. When a
 bridge opens its next stream, it names the last event that it has received.
 
-A bridge can also request *positions*. A position is a message without an event: it has the cursor
-of the last event that the hub has compared with the bridge's filters. So the bridge can name a
-recent event for its next stream even if no event has passed the filters for a long time.
+A bridge can also request *positions*. A position is a message without an event. It names the last
+event that the hub has compared with the bridge's filters. So the bridge can name a recent event for
+its next stream even if no event has passed the filters for a long time.
 Source: the Orchestra plugin protocol, "Events".
 """
 
@@ -231,8 +231,9 @@ class HubEvents:
         if subscribe.positions and subscribe.topic not in self.topics(plugins):
             yield failed_end(id, UNKNOWN_TOPIC, f"no plugin publishes {subscribe.topic!r}")
             return
-        async with aclosing(_with_positions(reader) if subscribe.positions else _all(reader)) as it:
-            async for event in it:
+        events = _with_positions(reader) if subscribe.positions else _all(reader)
+        async with aclosing(events):
+            async for event in events:
                 chunk = StreamChunk(
                     stream_id=id, data=event.SerializeToString(), content_type=EVENT_TYPE
                 )
