@@ -119,11 +119,11 @@ class Hub:
         # depend on how the hub was started.
         self._certs_dir = str(certificates.folder) if certs_dir else None
         cluster = cluster or file.cluster
-        self._cluster = (
-            None
-            if cluster is None
-            else HubCluster(cluster, certificates, lambda: self.plugins, self._on_plugin_change)
-        )
+        self._cluster: HubCluster | None = None
+        if cluster is not None:
+            self._cluster = HubCluster(
+                cluster, certificates, lambda: self.plugins, self._on_plugin_change
+            )
         self._listeners = HubListeners(
             certificates,
             None if is_private else listen_addr or file.listen_addr or LISTEN,
@@ -380,9 +380,12 @@ class Hub:
             return self._events.unsubscribe(plugin, request.unsubscribe.subscription_id)
         # The source of an event is the verified sender of the request: a plugin of this hub, or the
         # name in the peer's certificate. If the sender is neither, the name in the request counts.
-        source = (request.publish.source_plugin or "unknown") if plugin is None else plugin.id
-        if plugin is None and peer.name is not None:
+        if plugin is not None:
+            source = plugin.id
+        elif peer.name is not None:
             source = plugin_id(peer.name)
+        else:
+            source = request.publish.source_plugin or "unknown"
         return await self._events.publish(request.publish, source)
 
     async def _answer_resources(

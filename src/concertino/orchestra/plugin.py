@@ -247,7 +247,7 @@ class Plugin(Server):
             file that calls run(), to serve it as an MCP server. run() then records the options, and
             returns.
         """
-        # Is `concertino serve` importing the file?
+        # If `concertino serve` is importing the file, record the options.
         if entry.run_calls.get() is not None:
             super().run(**options)
             return
