@@ -366,7 +366,10 @@ class HubBackend:
             log.warning("%s", message)
 
     async def _fetch(self, cached: _CachedList) -> Struct:
-        """Request a list from the hub, and return it as an MCP result. Raises RpcError."""
+        """Request a list from the hub, and return it as an MCP result.
+
+        Raises RpcError if the hub does not answer, or answers with an error.
+        """
         kind = cached.kind
         response = await self._ask(PluginRequest(**{kind: _LIST_REQUESTS[kind]()}))
         return cached.update(read_response(response, kind))

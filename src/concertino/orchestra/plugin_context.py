@@ -242,8 +242,8 @@ class PluginContext:
 
         The wait goes on even if the call is cancelled.
         """
-        # A cancellation would look for the wait in the set, which only this wait has. An awaitable
-        # that sends a request to the hub ends at the latest at the request's time limit.
+        # The set is for the code that cancels the waits of a call. Here nothing cancels them: an
+        # awaitable that sends a request to the hub ends by itself after the request's time limit.
         return wait_in_thread(awaitable, self._loop, set(), lambda: False)
 
     def _refuse(self, capability: str) -> NoReturn:
