@@ -143,14 +143,14 @@ class McpSessions:
             raise
 
     async def _connect_main(self, host: Host) -> Client:
-        """Open the session `main`, whose functions get the changes of the server."""
+        """Open the session `main`, which reports changes of the server. Wait for a slow server."""
         while True:
             has_started = host.started.done()
             try:
                 return await self._connect(host, changed=self._on_change, updated=self._on_update)
             except Incompatible as exc:
-                # A Proxy refuses sessions when the start has taken seconds (hold_opening()), but
-                # goes on starting the server.
+                # If the start of the server takes several seconds, a Proxy refuses sessions
+                # (hold_opening()), but goes on starting the server.
                 if has_started or not isinstance(exc.__cause__, RpcError):
                     raise
                 self._delay = exc.__cause__.message.removeprefix("Internal error: ")

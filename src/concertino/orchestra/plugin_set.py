@@ -88,10 +88,10 @@ class PluginSet:
 
     def _settings(self, entry: PluginEntry) -> LaunchSettings:
         return LaunchSettings(
-            entry,
-            next(self._numbers),
-            _shutdown_timeouts(self._stop_s),
-            logging.getLogger(f"concertino.hub.{entry.id}"),
+            entry=entry,
+            number=next(self._numbers),
+            timeouts=_shutdown_timeouts(self._stop_s),
+            log=logging.getLogger(f"concertino.hub.{entry.id}"),
         )
 
     def start(self, environment: HubEnvironment) -> None:

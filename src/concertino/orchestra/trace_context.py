@@ -1,8 +1,9 @@
 """The W3C trace context of a request, which connects the spans of all programs that handle it.
 
-In MCP, a request has it in the keys `traceparent`, `tracestate` and `baggage` of `_meta`. In the
-plugin protocol, upstream has only the field `trace_parent` of a ToolRequest. The other values are
-in a field `trace`, a map with the same keys, which programs of this package read.
+In MCP, a request has it in the keys `traceparent`, `tracestate` and `baggage` of `_meta`. The
+plugin protocol of the Go implementation has only the field `trace_parent` of a ToolRequest, for
+`traceparent`. The other values are in a field `trace`, a map with the same keys, which programs of
+this package read.
 Spec: 2026-07-28 basic/index "_meta" (SEP-414); W3C Trace Context and Baggage.
 """
 
