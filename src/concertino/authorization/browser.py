@@ -15,8 +15,7 @@ __all__ = ["open_page"]
 def open_page(url: str) -> bool:
     """Open a web page in the user's browser, and return at once.
 
-    Returns whether a browser was started. If not, the caller must show the URL to the user. The URL
-    is passed as one argument of a program, and not through a shell.
+    Returns whether a browser was started. If not, the caller must show the URL to the user.
     Raises AuthorizationError unless it is an https URL, or an http URL of this machine.
     """
     check_page(url)
@@ -24,7 +23,8 @@ def open_page(url: str) -> bool:
     if program is None:
         return False
     try:
-        # The browser outlives this process, and its output does not belong into this terminal.
+        # Not through a shell, because a server has named the URL. The browser outlives this
+        # process, and its output does not belong into this terminal.
         subprocess.Popen(
             [program, url],
             stdin=subprocess.DEVNULL,

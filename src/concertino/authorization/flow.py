@@ -86,11 +86,12 @@ class Discovery(Struct, frozen=True):
 async def make_fetcher(server: ServerUrl) -> Fetcher:
     """Return the Fetcher that sends the HTTP requests of a login at an MCP server.
 
-    The server or its metadata names the URLs of these requests. A malicious server could name one
-    in the private network of this machine. Therefore the Fetcher refuses private addresses if the
-    server itself has a public one, and addresses of this machine unless the server is on it.
+    The Fetcher refuses private addresses if the server itself has a public one, and addresses of
+    this machine unless the server is on this machine.
     server: the URL of the MCP server, whose name is looked up now.
     """
+    # The server or its metadata names the URLs of the requests. A malicious server could name a URL
+    # in the private network of this machine.
     return Fetcher(AddressPolicy(await find_reach(server)))
 
 
@@ -160,11 +161,12 @@ class LoginFlow:
     ) -> Discovery:
         """Return the Discovery for a server that refuses the request for its metadata.
 
-        A server of 2025-03-26, which has no such metadata, may refuse all paths that it does not
-        have. The server is then its own authorization server. Default endpoints are not used,
-        because the refused document may name others.
         refusal: the error of the request for the metadata.
+        Raises AuthorizationError if the server is not its own authorization server.
         """
+        # A server of 2025-03-26, which has no such metadata, may refuse all paths that it does not
+        # have. The server is then its own authorization server. Do not use the default endpoints,
+        # because the refused document may name other endpoints.
         resource = own_resource(self._server)
         [origin] = resource.authorization_servers
         try:
@@ -250,15 +252,15 @@ class LoginFlow:
 
         - The scopes in the settings.
         - The scopes in the server's challenge. If it names none, those in the server's metadata.
-        - The scopes of the previous login, unless the others come from the metadata only: a
-          challenge names only what the refused operation needs, and the new tokens must not lack
-          the other scopes.
+        - The scopes of the previous login, unless the other scopes come from the metadata only.
         - OFFLINE if the authorization server offers it, to get a refresh token.
 
         previous: the previous login at this authorization server; None if there was none.
         """
         challenge = discovery.challenge.get("scope", "").split()
         wanted = [*self._settings.scopes, *(challenge or discovery.resource.scopes_supported)]
+        # A challenge names only the scopes that the refused operation needs. The new tokens must
+        # not lack the scopes of the old ones.
         if previous is not None and (challenge or self._settings.scopes):
             wanted = [*previous.scopes, *wanted]
         offered = discovery.issuer.scopes_supported or ()

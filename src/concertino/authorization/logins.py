@@ -332,9 +332,9 @@ class LoginStore:
 async def _lock(descriptor: int, path: Path) -> None:
     """Lock a file, as soon as no other process holds its lock.
 
-    The lock is tried again and again, because a thread that waits for it could not be cancelled.
     path: the path of the file, for the text of the error.
     """
+    # Try again and again, because a thread that waits for the lock could not be cancelled.
     pause = LEAST_POLL_S
     until = time.monotonic() + LOCK_WITHIN_S
     while True:

@@ -168,9 +168,10 @@ def _check_resource(resource: str, server: ServerUrl, place: str) -> None:
     """Raise AuthorizationError unless a resource identifier covers a server.
 
     It covers the server if it has the same origin, and a path that is the server's path or a prefix
-    of it. Without this check, a server could obtain tokens for another server.
+    of it.
     place: the URL of the metadata, for the text of the error.
     """
+    # Without this check, a server could obtain tokens for another server.
     try:
         parsed = parse_url(resource)
     except ValueError:

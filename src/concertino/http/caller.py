@@ -65,13 +65,13 @@ class HttpCaller:
     def is_scope_refusal(self, outcome: int | None) -> bool:
         """Return whether the response that is being written says that the caller lacks scopes.
 
-        Returns False for an error with the same code that comes from another server behind a Proxy:
-        a login at this server would not help.
+        Returns False for an error of another server behind a Proxy.
 
         outcome: the code of the error in the response; 0 for a result, and None if the message is
             no response.
         """
-        # The session sets this context variable while it writes a refusal of its own.
+        # The session sets this context variable while it writes a refusal of its own. For the error
+        # of another server, a login at this server would not help.
         return outcome == INSUFFICIENT_SCOPE and is_refusing_scopes.get()
 
     def scope_challenge(self, frame: bytes) -> bytes:

@@ -123,9 +123,6 @@ class RequestHandler(Protocol):
 class HttpConnection(asyncio.Protocol):
     """The asyncio Protocol of one client's connection.
 
-    An ASGI server has connections of its own. The requests that it passes on go through an
-    HttpConnection whose transport is an AsgiChannel (asgi_channel.py).
-
     handler: responds to the requests.
 
     Attributes:
@@ -348,10 +345,10 @@ class HttpConnection(asyncio.Protocol):
     def pass_rest_on(self) -> None:
         """Pass the bytes that the client has sent after its request to Exchange.on_data.
 
-        Exchange.switch_protocols() calls this method once. on_data gets the bytes in the next
-        iteration of the event loop, because the code that switches is not ready for them yet. Bytes
-        that arrive later go to on_data directly, in data_received().
+        on_data gets these bytes in the next iteration of the event loop. Bytes that arrive later
+        are passed to on_data at once.
         """
+        # The code that calls Exchange.switch_protocols() is not ready for the bytes yet.
         if rest := self._reader.take_rest():
             self._loop.call_soon(self.data_received, rest)
 
@@ -401,11 +398,7 @@ class HttpConnection(asyncio.Protocol):
             self.on_drain(self.unread_bytes)
 
     def _flush_now(self) -> None:
-        """Send the queued output, also the output that the server's WriteTurn holds back.
-
-        A WriteTurn (RequestHandler.turn) holds it to write the outputs of several connections
-        together.
-        """
+        """Send the queued output, also the output that the server's WriteTurn holds back."""
         self.flush()
         if self._handler.turn is not None:
             self._handler.turn.end()

@@ -61,8 +61,8 @@ class ConnectionTable:
     def add(self, connection: HttpConnection) -> bool:
         """Add a client's connection. If there are too many, close an idle one.
 
-        Returns False if there are too many and none is idle. Then the caller must refuse the
-        client. The connection is added all the same, because it has to send the error response.
+        Returns False if there are too many and none is idle. The connection is added all the same,
+        and the caller must send the client an error response.
         """
         has_room = len(self._connections) < self._max_connections
         if not has_room:

@@ -117,9 +117,8 @@ class EventStream:
 
     Attributes:
     exchange: the HTTP response that carries the stream now; None while the client has none open.
-    cancel: cancels the call of a subscription; None for other streams. It is called when the HTTP
-        response is lost: the events of a subscription are not kept, because they would evict
-        responses, so the stream could not be resumed.
+    cancel: cancels the call of a subscription, whose events are not kept, when the HTTP response is
+        lost; None for other streams.
     """
 
     def __init__(
@@ -182,6 +181,7 @@ class EventStream:
         """
         self.open()
         self._last += 1
+        # The many events of a subscription would evict the responses of other calls.
         if self.cancel is None:
             self._store.add(self.number, self._last, frame)
         if self.exchange is not None:

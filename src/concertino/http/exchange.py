@@ -60,13 +60,10 @@ class Exchange(Struct, eq=False):
     is_done: whether the response is complete, or cannot be sent any more.
     is_subscription: whether this is a call that lasts until the client or the server ends it.
     is_passed_on: whether another process of the same server has passed the request on to this one.
-        Then it must be answered here.
-    sends_comments: whether comments keep the stream alive. A stream that comes from another process
-        contains them already, and one of ours could be sent in the middle of an event.
-    refusal: the error for a request whose body was over the size limit and was the client's
-        response to a request of this server; None for any other request. `body` is then an error
-        response in its place, so that the server's request fails. respond() sends this error,
-        whatever its arguments are.
+    sends_comments: whether keep_alive() sends comments on the stream.
+    refusal: an error that respond() sends in place of its arguments; None for nearly all requests.
+        It is set for a client's response that is over the size limit. `body` is then an error
+        response, which makes the server's request fail.
     """
 
     connection: RequestConnection
@@ -178,10 +175,10 @@ class Exchange(Struct, eq=False):
     def keep_alive(self) -> None:
         """Send something, so that neither the client nor a proxy closes the connection as idle.
 
-        HttpConnection calls this when nothing was sent for HttpTimeouts.keep_alive_s. On a stream
-        of events, a comment is sent. Otherwise on_idle is called: it begins such a stream, or sends
-        the ping of a WebSocket.
+        HttpConnection calls this when nothing was sent for HttpTimeouts.keep_alive_s.
         """
+        # A stream of events gets a comment. on_idle() begins such a stream, or sends the ping of a
+        # WebSocket.
         if self.is_stream and self.on_data is None:
             if self.sends_comments:
                 self.send_event(KEEP_ALIVE_COMMENT)

@@ -45,8 +45,8 @@ IN_CODE = (
 class HttpFrontend:
     """Lets clients reach the backend of this process over HTTP, until SIGTERM or SIGINT.
 
-    It implements Frontend (runtime/process.py), which another class implements for stdio. After the
-    signal it accepts no more clients, and running calls may finish within the drain time.
+    Implements Frontend (runtime/process.py). After the signal it accepts no more clients, and
+    running calls may finish within the drain time.
 
     listeners: the listening sockets. This object closes them.
     writer: writes the log to stderr without blocking; made by bounded_stderr().
@@ -108,9 +108,7 @@ class HttpFrontend:
         self._server.stop()
 
     def refuse(self, failure: BaseException | str) -> bool:
-        """Close the listeners, so that clients cannot connect any more.
-
-        run() calls it when the backend could not start.
+        """Close the listeners, because the backend could not start.
 
         failure: why the backend could not start; it is not sent to anybody.
         Returns False, because no client was told.

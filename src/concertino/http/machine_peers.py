@@ -66,8 +66,8 @@ MAX_KNOWN = 1024
 class MachinePeers:
     """Passes requests from this process to the process on another machine that has their session.
 
-    A process that serves HTTP is called a front end. The endpoints use this object through the
-    interface SessionPeers (session_peers.py). Use it on one event loop.
+    A process that serves HTTP is called a front end. Implements SessionPeers (session_peers.py),
+    for one event loop.
 
     settings: the NATS cluster, and the address and the certificates of this front end.
     Raises ValueError for malformed settings and unusable certificates, OSError for files that

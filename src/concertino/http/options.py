@@ -22,8 +22,7 @@ class Polling(Struct, frozen=True):
     """Makes clients of MCP 2025-11-25 poll for the results of slow calls.
 
     If a call takes longer than wait_s, the server ends the HTTP response before the result, which
-    frees the connection. The client sends a GET later, and gets the rest. So few connections are
-    open even if many calls are running.
+    frees the connection. The client sends a GET later, and gets the rest.
 
     wait_s: how long a response stays open without the result of its call, in seconds.
     retry_s: how long the client waits before it resumes the stream, in seconds.

@@ -122,9 +122,9 @@ class PrincipalUse:
     def message_counter(self, identity: bytes) -> Callable[[], float] | None:
         """Return a function that counts each message of one principal (user) on a WebSocket.
 
-        Each call of the function counts one message as a request within the limit `rate`, and
-        returns 0.0. If the limit is reached, the message is not counted, and the function returns
-        how many seconds later it may be tried again. Returns None if there is no limit `rate`.
+        The function returns 0.0 if the message is within the limit `rate`. Otherwise it does not
+        count the message, and returns after how many seconds to try again. Returns None if there
+        is no limit `rate`.
 
         identity: the identity of the principal.
         """

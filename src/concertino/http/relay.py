@@ -46,7 +46,8 @@ MAX_PRINCIPAL_BYTES = 64 * 1024
 # The largest head of a response, in bytes.
 MAX_HEAD_BYTES = 64 * 1024
 HEAD_END = b"\r\n\r\n"
-# If a client has more unread output than this, reading from the owner pauses.
+# If a client has more unread output than this, reading from the owner pauses. The rest of the
+# response stays with the owner, whose limits apply to it.
 MAX_UNREAD_BYTES = 256 * 1024
 # How often to check whether the client has read enough to resume reading, in seconds.
 CHECK_S = 0.05
@@ -61,9 +62,6 @@ class Relay(asyncio.Protocol):
 
     The owner is the process of this server that has the session. A Relay is the asyncio protocol of
     a connection to the owner, which carries only this request.
-
-    It buffers at most MAX_UNREAD_BYTES of a response that the client does not read. The rest stays
-    with the owner, whose limits apply to it.
 
     exchange: the request, and the way to respond to the client.
     connect: called at once, in a task, with this Relay. It connects to the owner with the Relay as

@@ -62,8 +62,7 @@ class RequestReader:
 
     Attributes:
     admitted: a head for which on_head need not be called again, because it would set the same
-        `principal`. The parser returns the same object for the same bytes. None if on_head must be
-        called each time.
+        `principal`; None if on_head must be called each time.
     principal: the user who has sent the request whose head was read last.
     awaits_user: whether the rest of the request must wait until its user has been verified. The
         caller then sets `principal`, sets this to False, and calls next().
@@ -233,6 +232,7 @@ class RequestReader:
                 raise too_large(length, self._max_body_bytes)
             self._large = LargeAnswer(self._max_body_bytes)
             self._reserved_bytes = 0
+        # The parser returns the same object for the same bytes.
         if head is not self.admitted:
             self.principal = None
             self._on_head(head)

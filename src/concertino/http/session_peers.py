@@ -82,13 +82,13 @@ def create_session_id(peers: SessionPeers | None) -> str:
 def pass_on(peers: SessionPeers | None, exchange: Exchange, id: str) -> bool:
     """Pass a request whose session is not in this process on to the process that has it.
 
-    A request that was passed on to this process is not passed on again. Otherwise it could be
-    passed on without end, for example if this process has the address of a process that was killed.
-
     peers: the processes that share their sessions; None if this process shares none.
     id: the id of the session.
     Returns False if this process must respond. Raises HttpError 404 if the id is malformed.
     """
+    # A request that was passed on to this process is not passed on again. Otherwise it could be
+    # passed on without end, for example if this process has the address of a process that was
+    # killed.
     if peers is None or exchange.is_passed_on:
         return False
     return peers.pass_on(exchange, id)

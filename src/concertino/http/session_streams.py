@@ -28,8 +28,7 @@ class SessionStreams:
     """The streams of one session.
 
     budget: limits the events that are kept for clients which lose a connection.
-    on_use: called when the client has closed a stream, or when a stream is complete. The idle time
-        of the session begins again then.
+    on_use: called when the client has closed a stream, or when a stream is complete.
     polling: after which time the response to a POST is ended, so that the client has to resume its
         stream with a GET; None to keep responses open until their streams are complete.
 

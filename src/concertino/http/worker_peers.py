@@ -30,7 +30,7 @@ __all__ = ["WorkerPeers"]
 class WorkerPeers:
     """Passes requests from one worker process to the worker that has their session.
 
-    The endpoints use it through the interface SessionPeers (session_peers.py).
+    Implements SessionPeers (session_peers.py).
 
     place: the number of this worker, the number of workers, and the directory of their sockets.
     """

@@ -176,8 +176,7 @@ class ClientExchange:
 
     Attributes:
     events: reads the response if it is a stream of events; None before the first such response.
-        While the request is sent again, this is still the reader of the broken stream, whose
-        `last_id` is the event after which to resume.
+        After a stream has broken, its `last_id` is the event after which to resume.
     is_answered: whether the JSON-RPC response to the message has arrived.
     is_over: whether the exchange has ended, so that nothing more is received.
     tries: the number of attempts to send the request, including those that found no connection.

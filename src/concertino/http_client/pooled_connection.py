@@ -64,9 +64,9 @@ class ResponseListener(Protocol):
         """Handle that the connection was lost, or that the response is malformed.
 
         reason: a description of what has happened.
-        is_unreceived: whether the server has probably not received the request: no byte of a
-            response was received, on a connection that had carried other requests before. The
-            server has probably closed the idle connection before the request arrived.
+        is_unreceived: whether the server has probably not received the request, because it has
+            closed an idle connection: one that had carried other requests, and on which no byte of
+            a response was received.
         """
         ...
 
@@ -77,10 +77,9 @@ class _ResponseReader:
     Attributes:
     head: the head of the response; None until it is complete.
     overhead_bytes: how many bytes were received since the last byte of the body: heads, trailers,
-        and lines between chunks. Their number is limited, so that a server cannot fill the memory.
+        and lines between chunks.
     is_complete: whether the response has ended.
-    has_surplus: whether bytes were received after the end of the response. Then the connection is
-        closed, because these bytes must not be taken for the response to the next request.
+    has_surplus: whether bytes were received after the end of the response.
     keeps_alive: whether the server allows another request on the connection.
     """
 
@@ -107,6 +106,7 @@ class _ResponseReader:
             if not self.is_complete:
                 return f"the server sends no HTTP/1.1: {exc}"
             self.has_surplus = True
+        # Without this limit, a server could fill the memory.
         if self.is_complete or self.overhead_bytes <= MAX_HEAD_BYTES:
             return ""
         part = "head" if self.head is None else "trailer"
@@ -243,13 +243,13 @@ class PooledConnection(asyncio.BufferedProtocol):
     def _end_response(self, reader: _ResponseReader, listener: ResponseListener) -> None:
         """Make the connection idle or close it, and report the end of the response.
 
-        Call this only when all bytes that were received together with the end are read, because
-        surplus bytes after the end are known only then.
+        Call this only when all bytes that were received together with the end are read.
         reader: has read the response.
         listener: gets the end of the response.
         """
         self._listener = self._reader = None
         self._was_used = True
+        # Surplus bytes must not be taken for the response to the next request.
         if reader.keeps_alive and not reader.has_surplus:
             self.idle_since = asyncio.get_running_loop().time()
             self._on_idle(self)

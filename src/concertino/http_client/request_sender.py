@@ -78,8 +78,7 @@ class RequestSender:
     def send_again(self, exchange: ClientExchange, *, fresh: bool = False) -> None:
         """Send the request of an exchange in a task, which waits for a token and a connection.
 
-        fresh: whether to open a new connection instead of using an idle one. If the server has
-            closed one idle connection, it has probably closed the other idle connections, too.
+        fresh: whether to open a new connection instead of using an idle one.
         """
         self._run(self.connect_and_send(exchange, fresh=fresh))
 

@@ -40,17 +40,13 @@ States = Mapping[int, ProcessState]
 class AbandonedServer(Struct, frozen=True):
     """A server process that still runs although the program that started it has ended.
 
-    The process may have descendants, which belong to the server, too.
     pid: the id of the server process.
-    started_at: its start time, in clock ticks since the boot. Together with the pid it identifies
-        the process, because the system may give the pid to another process later.
+    started_at: its start time, in clock ticks since the boot.
     command: the words of its command line.
     age_s: the time since its start, in seconds.
     memory_bytes: the resident memory of the process and its descendants.
-    processes: the number of processes: 1 for the server process, and 1 for each descendant.
-    reason: a sentence for the user that says why the process counts as abandoned. It names either
-        the process that started this one and has ended, or the host's file that contains the
-        command.
+    processes: the number of processes, with the descendants.
+    reason: why the process counts as abandoned, as a sentence for the user.
     members: the process id and the start time of the server process and of each descendant.
     """
 

@@ -46,7 +46,7 @@ def check_writers(path: str | os.PathLike[str], status: os.stat_result) -> None:
       point to another file.
     - Access control lists are not checked.
 
-    path: the path of the file, for the links and directories in it.
+    path: the path of the file.
     status: the status of the open file.
     """
     source = os.fspath(path)

@@ -114,8 +114,8 @@ def describe_unapproved(
 class FileParts:
     """Makes a Backend for each server of one server file, and again when the file has changed.
 
-    The class Servers composes these backends to one. It calls update() and then set_options() when
-    it starts, and whenever the file or an approval has changed.
+    Call update() and then set_options() at the start, and whenever the file or an approval has
+    changed.
     store: the user's approvals.
     environment: the environment variables for `${VAR}`.
     inputs: id of an input -> the value that the user gave.

@@ -46,8 +46,7 @@ class FileServer:
     """A Backend for one server of a server file.
 
     start() runs the server's program or connects to its address. If start() fails, it may be called
-    again. FileParts makes one of these objects for each server. The class Servers composes them to
-    one Backend, which starts and calls them.
+    again.
     name: the name of the server in the file.
     launch: the program or the address. It contains references to secrets, which start() reads.
     options: the options of the entry.

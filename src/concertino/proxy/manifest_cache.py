@@ -173,9 +173,8 @@ def identify(
 
     - the command, its arguments and the working directory;
     - the path of the program, its size and the time when it was written;
-    - the names of the environment variables, but not their values, which are often secrets that
-      change. If the server gets the whole environment of the proxy, the names are left out, too,
-      because each MCP client and each terminal sets other variables;
+    - the names of the environment variables, without the inherited ones if the server gets the
+      whole environment of the proxy;
     - the era and the principal.
 
     server: the command that starts the server.
@@ -190,6 +189,8 @@ def identify(
     if program is None:
         return None
     path, status = program
+    # Leave out the values of variables, because secrets change. Leave out the names of a whole
+    # environment, because each MCP client and each terminal sets other variables.
     inherits_all = os.environ.keys() <= {*server.inherit}
     inherited = () if inherits_all else server.inherit
     names = sorted({*variables, *inherited})

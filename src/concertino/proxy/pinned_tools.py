@@ -45,9 +45,7 @@ class PinnedTools(BackendWrapper):
     """A Backend that serves only those tools of a server whose definitions the user has approved.
 
     The tools in the server's first list count as approved. Tools that are new or changed later are
-    withheld until the user approves them with `concertino approve`. The present tools are compared
-    with the approved ones before the first call, and again before the next call whenever the server
-    has notified that its tools have changed.
+    withheld until the user approves them with `concertino approve`.
     inner: the Backend that forwards calls to the server.
     store: the user's approvals.
     path: the server file, which lists servers to start, such as mcp.json.

@@ -328,8 +328,7 @@ class Proxy:
     async def watch(self, uris: frozenset[str]) -> None:
         """Subscribe to these resources at the server, and to no others.
 
-        If clients have different connections to the server, each resource is subscribed to over the
-        connection of the client that watches it.
+        Each resource is subscribed to over the connection of the client that watches it.
         uris: all resources that clients subscribe to now.
         """
         self._watched = uris

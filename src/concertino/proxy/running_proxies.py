@@ -80,12 +80,9 @@ class RunningServer(Struct, frozen=True):
 def read_servers(environment: Mapping[str, str]) -> list[RunningServer]:
     """Return the servers behind all proxies of this user, sorted by proxy.
 
-    Blocks until all proxies have answered, at most ANSWER_S for each. A proxy that does not answer
-    is returned as one server with the name `?` and the state `no answer`.
-
-    Each proxy has a socket in a directory of this user, such as /run/user/UID/concertino/proxies.
-    Proxies in other pid namespaces (containers) are found only if they use the same directory.
-    Sockets of proxies that have ended are removed.
+    Blocks until all proxies have answered, at most a second for each. A proxy that does not answer
+    is returned as one server with the name `?` and the state `no answer`. Proxies in containers are
+    found only if they have the same directory of sockets, such as /run/user/UID/concertino/proxies.
     environment: the environment variables, such as XDG_STATE_HOME, which may select the directory.
     """
     statuses = {status.pid: status for status in _read_statuses(environment)}

@@ -87,13 +87,13 @@ class ServerQuestions:
     def _find_call_to_ask(self) -> ForwardedCall | None:
         """Return the newest call whose client can be asked; None if there is no such call.
 
-        The server does not say for which call it asks. If the client of the newest call has
-        disconnected, the call of another client of the same user is returned. Raises RpcError if
-        that user has no other call, because no other user may see the question.
+        If this client has disconnected, returns the newest call of the same user. Raises RpcError
+        if that user has no other call.
         """
         calls = [call for call in reversed(self._calls) if call.accepts_questions()]
         if not calls:
             return None
+        # The server does not say for which call it asks, and no other user may see the question.
         newest = calls[0]
         for call in calls:
             if not call.is_abandoned and call.principal == newest.principal:

@@ -198,11 +198,12 @@ def status_folders(environment: Mapping[str, str]) -> list[str]:
     3. `$XDG_STATE_HOME/concertino/proxies`
     4. ~/.local/state/concertino/proxies
 
-    The second and the fourth depend on no XDG variable, because a host, such as an editor, may
-    start this process without the variables that a terminal has. The first two are left out unless
-    `$XDG_RUNTIME_DIR` or /run/user/UID belongs to this user and nobody else can enter it.
+    The first two are left out unless `$XDG_RUNTIME_DIR` or /run/user/UID belongs to this user and
+    nobody else can enter it.
     environment: the environment variables.
     """
+    # Two of the directories depend on no XDG variable, because a host, such as an editor, may start
+    # this process without the variables that a terminal has.
     # Imported here, because its imports would delay the first answer of a server.
     from concertino.proxy.state_files import state_folder_path
 

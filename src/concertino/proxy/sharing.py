@@ -84,10 +84,10 @@ class ServerSharing:
     def on_question(self) -> None:
         """Give each new session a connection of its own, if `isolation` was "auto".
 
-        Called when a server before 2026-07-28 asks its client something. Such a server does not say
-        for which call it asks. If several sessions of a user shared a connection, the wrong one
-        might get the question.
+        Called when a server before 2026-07-28 asks its client something.
         """
+        # Such a server does not say for which call it asks. If several sessions of a user shared a
+        # connection, the wrong session might get the question.
         if self._is_auto and self._isolation == "principal":
             self._isolate("it asks its client something")
 

@@ -1,5 +1,7 @@
 """SourceFiles: detects that files were saved, by comparing their sizes and modification times.
 
+This takes 0.05 ms for a project of 30 files, less than notifications of the system would.
+
 `concertino dev` and `concertino proxy --watch` use it to restart a server with its new code
 (reloading.py), and a hub to restart its plugins.
 """
@@ -48,8 +50,7 @@ class SourceFiles:
         if await files.check():
             changed = await files.settle()
 
-    Each file's modification time, size and inode are compared with those at the last accept(). This
-    takes 0.05 ms for a project of 30 files, less than notifications of the system would.
+    Each file's modification time, size and inode are compared with those at the last accept().
 
     sources: directories in which the files with one of the suffixes are checked.
     paths: files, and directories in which all files are checked.
@@ -171,9 +172,8 @@ class SourceFiles:
 def forget_bytecode(paths: Iterable[str]) -> None:
     """Delete the cached bytecode of Python files, so that Python compiles them again.
 
-    To decide whether bytecode is current, Python compares only the source file's size and its
-    modification time in whole seconds. If a file is saved twice within a second and keeps its size,
-    Python would run the older code.
+    Otherwise Python would run the older code if a file is saved twice within a second and keeps its
+    size.
     paths: the source files; those without the suffix .py are skipped.
     """
     for path in map(Path, paths):

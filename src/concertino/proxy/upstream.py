@@ -476,10 +476,10 @@ class Upstream:
     async def _set_level(self, level: Level) -> None:
         """Ask a server of a revision before 2026-07-28 for log messages of this level and above.
 
-        Such a server has one level for the whole connection. If several sessions share it, the
-        level is only lowered and never raised, so that each session gets the messages that it
-        wants.
+        If several sessions share the connection, the level is only lowered and never raised.
         """
+        # Such a server has one level for the whole connection, and each session should get the
+        # messages that it wants.
         if "logging" not in self.client.capabilities:
             return
         is_lower = LEVELS[level] < LEVELS[self._level]
@@ -525,8 +525,7 @@ async def resume_parked(
 ) -> Raw | InputRequired:
     """Continue a parked call: pass the client's answers to the server, and wait for its result.
 
-    A parked call has waited for answers of its client. This is no method of Upstream, because the
-    call may have its result already, and the connection may have ended.
+    A parked call has waited for answers of its client. The call may have its result already.
     settings: the settings of the proxy, which contain its parked calls.
     parked: the state in the client's request, which identifies the parked call.
     call, context: the client's request that contains the answers, and its Context.

@@ -224,12 +224,11 @@ class UpstreamPool:
     async def renew(self, make: Callable[[Upstream | None], Upstream]) -> list[Upstream]:
         """Replace each open upstream by a new one, for example after the server's code has changed.
 
-        An upstream is a connection to the server. If none is open, one is opened. Waits until all
-        new ones are open. Each old one is closed in the background when its calls have ended.
+        An upstream is a connection to the server. If none is open, opens one. Returns when all new
+        ones are open. Each old one is closed in the background when its calls have ended.
         make: called with each open upstream, or with None if none is open; returns the upstream
             that will replace it, which is not open yet.
-        Returns the new upstreams, without those that have become unnecessary because the old one
-        has ended meanwhile. These are closed.
+        Returns the new upstreams. A new one is closed if the old one has ended meanwhile.
         Raises ConcertinoError if a new upstream cannot be opened or if the proxy was closed; then
         the old ones stay.
         """
