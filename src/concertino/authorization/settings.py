@@ -35,8 +35,8 @@ class OAuth(Struct, frozen=True, kw_only=True, metaclass=HintingStructMeta):
 
     client_id: the id of a client that was registered at the authorization server before.
     client_secret: the secret of that client.
-    issuer: the URL of the authorization server at which this client is registered. If it is set, no
-        login is made at another authorization server, and none gets the client's secret.
+    issuer: the URL of the authorization server at which this client is registered. If it is set,
+        the client logs in at no other server, and sends its secret to no other server.
     client_metadata_url: an https URL that identifies this client and returns its description (a
         client id metadata document), for authorization servers that accept such documents.
     private_key: a private key in PEM, with which the client authenticates in place of a secret (RFC

@@ -128,9 +128,9 @@ class Proxy:
     opening_s: how long a client's first request waits for the server to start, in seconds. After
         that the request is refused, and the error contains the last line of the server's stderr.
         The start goes on, and later requests are answered when it has succeeded.
-    cache: stores the features and lists of servers that are commands. If the server has run before,
-        clients get its features and lists from the cache, and only calls wait for the start. None
-        to store nothing.
+    cache: stores the features and lists of a server that is a command. If the server has run
+        before, clients get these from the cache, and only calls wait for the start. None to store
+        nothing.
     lazy: whether to start the server only when a call needs it, if its features and lists are in
         the cache.
     Raises ValueError for a time that is not positive, and for `ping_s` with a target that cannot be

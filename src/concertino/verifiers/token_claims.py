@@ -32,8 +32,8 @@ class TokenClaims(Struct, frozen=True, kw_only=True):
     client_id, azp: the OAuth client to which the token was issued.
     scope, scp: the scopes of the token: words in a string, or a list.
     cnf: a key that the sender of the token must have, too (RFC 7800). Such tokens are refused.
-    active: whether the token is valid, in an introspection response. A response without this field
-        says nothing (RFC 7662 section 2.2 requires it), so the token is not accepted.
+    active: whether the token is valid. Only introspection responses have this field, and must have
+        it (RFC 7662, section 2.2).
     """
 
     iss: str = ""
