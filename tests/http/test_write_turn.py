@@ -76,6 +76,18 @@ def test_large_output_is_written_at_once_behind_what_is_held() -> None:
     assert run(steps) == ([("a", b"1"), ("b", b"2"), ("b", large)], [], [])
 
 
+def test_small_output_after_a_large_one_is_written_at_once() -> None:
+    """The next iteration may send large results first, and so be long."""
+    large = b"x" * (SMALL_BYTES + 1)
+
+    def steps(turn: WriteTurn, a: asyncio.Transport, b: asyncio.Transport) -> None:
+        turn.write(a, large)
+        turn.write(b, b"1")
+        turn.write(a, b"2")
+
+    assert run(steps) == ([("a", large), ("b", b"1")], [("a", b"2")], [])
+
+
 def test_end_writes_what_is_held_and_the_next_output_begins_another_turn() -> None:
     def steps(turn: WriteTurn, a: asyncio.Transport, b: asyncio.Transport) -> None:
         turn.write(a, b"1")

@@ -44,20 +44,20 @@ INITIALIZE = {
 
 
 @on_a_loop
-async def test_results_beyond_8_mib_are_sent_in_later_iterations_in_order() -> None:
+async def test_results_beyond_2_mib_are_sent_in_later_iterations_in_order() -> None:
     turns = result_turns_of(asyncio.get_running_loop())
     sent: list[int] = []
     for number in range(7):
-        if turns.may_send(3 * MIB):
+        if turns.may_send(MIB * 3 // 4):
             sent.append(number)
         else:
-            turns.send_later(3 * MIB, lambda number=number: sent.append(number))
+            turns.send_later(MIB * 3 // 4, lambda number=number: sent.append(number))
     assert sent == [0, 1, 2]
     # A result that comes now waits behind the others, although it is a new iteration.
     await asyncio.sleep(0)
     assert sent == [0, 1, 2, 3, 4, 5]
-    assert not turns.may_send(3 * MIB)
-    turns.send_later(3 * MIB, lambda: sent.append(7))
+    assert not turns.may_send(MIB * 3 // 4)
+    turns.send_later(MIB * 3 // 4, lambda: sent.append(7))
     await asyncio.sleep(0)
     assert sent == [0, 1, 2, 3, 4, 5, 6, 7]
     await asyncio.sleep(0)
@@ -136,9 +136,9 @@ async def test_results_of_a_tool_known_for_small_ones_are_sent_in_turns_or_dropp
     for _ in range(50):
         iterations.append([])
         await asyncio.sleep(0)
-    # 3 results fit into 16 MiB, and 4 into the 20 MiB of those that may wait. The first one is sent
-    # at once, and two, which are more than 8 MiB, in each later iteration.
-    assert [len(sizes) for sizes in iterations if sizes] == [1, 2, 2, 2]
+    # 3 results fit into 16 MiB, and 4 into the 20 MiB of those that may wait. One, which has more
+    # than 2 MiB, is sent in each iteration.
+    assert [len(sizes) for sizes in iterations if sizes] == [1] * 7
 
     ours.pause(False)
     outcomes = await asyncio.gather(*calls, return_exceptions=True)

@@ -42,17 +42,18 @@ class WriteTurn:
     def write(self, transport: asyncio.Transport, data: bytes) -> None:
         """Write output to a transport now, or hold it until the next loop iteration.
 
-        Output of more than SMALL_BYTES is never held.
+        Output of more than SMALL_BYTES is never held, and the next output after it is not either:
+        large results make iterations long, and others should not wait for one more of them.
         """
-        if not self._is_open:
+        if len(data) > SMALL_BYTES:
+            self.end()
+            transport.write(data)
+        elif self._is_open:
+            self._held.append((transport, data))
+        else:
             if len(self._connections) > 1:
                 self._is_open = True
                 self._loop.call_soon(self.end)
-            transport.write(data)
-        elif len(data) <= SMALL_BYTES:
-            self._held.append((transport, data))
-        else:
-            self.end()
             transport.write(data)
 
     def end(self) -> None:

@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 # When results of this size together have been sent in one iteration, the next ones wait.
-TURN_BYTES = 8 * 2**20
+TURN_BYTES = 2 * 2**20
 # Results of at least this size are large, and may have to wait for a later iteration.
 LARGE_BYTES = 256 * 1024
 # To convert a value takes about as long as to send a result of this many times the size.
