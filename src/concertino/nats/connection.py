@@ -307,7 +307,10 @@ class NatsConnection(asyncio.Protocol):
             raise Disconnected(f"{self.server}: {self.ended.result()}")
 
     def _write(self, data: bytes) -> None:
-        """Queue output, which is written at the end of this loop iteration. Raises Disconnected."""
+        """Queue output, which is written at the end of this loop iteration.
+
+        Raises Disconnected if the connection has ended.
+        """
         if self.ended.done():
             self._raise_if_ended()
         if not self._output:

@@ -340,7 +340,10 @@ def _make_key_usage(
 
 
 def _general_name(host: str) -> x509.GeneralName:
-    """Return a host name or IP address for a certificate. Raises CertificateError."""
+    """Return a host name or IP address for a certificate.
+
+    Raises CertificateError for a text that is neither.
+    """
     try:
         return x509.IPAddress(ip_address(host))
     except ValueError:

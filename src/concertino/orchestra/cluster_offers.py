@@ -164,7 +164,10 @@ class _Offer:
     async def _answer(
         self, request: PluginRequest, peer: RemotePeer
     ) -> PluginResponse | ResponseStream:
-        """Answer a request of another hub, or of a plugin of the cluster. A RequestHandler."""
+        """Answer a request of another hub, or of a plugin of the cluster.
+
+        This method is a RequestHandler (rpc_interface.py).
+        """
         kind, id = request.WhichOneof("request") or "nothing", request.request_id
         # ToolCalls replaces the caller in a request by the name of the peer, if the peer has a
         # name. But a hub forwards requests of other callers, whose names must stay.
@@ -187,7 +190,10 @@ class _Offer:
         return error_response(id, "unknown_request", message)
 
     def _relay(self, body: bytes, peer: RemotePeer, respond: Respond) -> Cancellable | None:
-        """Forward a tool call of another hub as bytes. A RelayHandler."""
+        """Forward a tool call of another hub as bytes.
+
+        This method is a RelayHandler (rpc_interface.py).
+        """
         # If the peer is a plugin, _answer() must check the caller in the request.
         if not _is_hub(peer) or peek_tool_call(body) is None:
             return None

@@ -452,7 +452,8 @@ def _unsupported_error(feature: str, value: str) -> RpcError:
 async def _refuse_webhook(call: Call, context: Context) -> Raw:
     """Refuse a subscription by webhook: this server sends no requests to URLs that clients name.
 
-    Raises RpcError. The code depends on whether the user is authenticated, as in the draft.
+    Raises RpcError in each case. As in the draft, its code depends on whether the user is
+    authenticated.
     """
     if context.principal is None:
         raise RpcError(FORBIDDEN, "Forbidden: webhooks need an authenticated user")

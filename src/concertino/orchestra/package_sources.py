@@ -194,7 +194,10 @@ def _copy_archive(source: Path, target: Path) -> str:
 
 
 def _copy_folder(source: Path, files: PackageFiles) -> None:
-    """Add the files below a directory. Raises InvalidPackage."""
+    """Add the files below a directory.
+
+    Raises InvalidPackage if anything in it is neither a file nor a directory, or is too large.
+    """
     for path, file in _walk(source, ""):
         # Examine the open file again, because somebody could replace it after _walk() has seen it.
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -234,7 +237,10 @@ def _describe(mode: int) -> str:
 
 
 def _unpack_wheel(archive: Path, files: PackageFiles) -> None:
-    """Add the files in a wheel, which is a zip file. Raises InvalidPackage."""
+    """Add the files in a wheel, which is a zip file.
+
+    Raises InvalidPackage if the wheel is damaged, or has content that a package may not have.
+    """
     try:
         _check_directory(archive)
         with zipfile.ZipFile(archive) as wheel:
@@ -274,7 +280,8 @@ def _unpack_wheel(archive: Path, files: PackageFiles) -> None:
 def _check_directory(archive: Path) -> None:
     """Check the size of the directory of a zip file, which zipfile reads into memory as a whole.
 
-    Raises InvalidPackage. If there is no directory, zipfile says so.
+    Raises InvalidPackage if the directory is too large. A missing directory is no error here,
+    because zipfile reports it.
     """
     with open(archive, "rb") as file:
         file.seek(max(0, archive.stat().st_size - END_BYTES))

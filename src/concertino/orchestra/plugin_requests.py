@@ -218,7 +218,10 @@ class PluginRequests:
         return partial(self._stream, request)
 
     async def _stream(self, request: PluginRequest, chunks: ChunkSender) -> PluginResponse:
-        """Run a tool, send its progress as chunks, and return the last response. A StreamRun."""
+        """Run a tool, send its progress as chunks, and return the last response.
+
+        request: contains the stream_start.
+        """
         start = request.stream_start
         response = await self._tool_call(request, chunks)
         if isinstance(response, bytes):

@@ -353,7 +353,10 @@ class PluginRun:
         return await self.fetch_lists(link)
 
     async def _watch_boot(self, link: RpcConnection, on_slow: Callable[[str], None]) -> None:
-        """Wait SLOW_BOOT_S seconds. Then ask the plugin what it waits for, and call on_slow."""
+        """Wait SLOW_BOOT_S seconds. Then ask the plugin what it waits for, and call on_slow.
+
+        on_slow: called with a text for users that says what the plugin waits for.
+        """
         await asyncio.sleep(SLOW_BOOT_S)
         reason = ""
         with suppress(ConcertinoError):
