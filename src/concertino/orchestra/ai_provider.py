@@ -67,13 +67,15 @@ class ProviderKind(Struct, frozen=True):
 
 
 PROVIDERS: Mapping[str, ProviderKind] = {
-    "openai": ProviderKind("OPENAI_API_KEY", None, "gpt-4o-mini", "max_completion_tokens"),
-    "gemini": ProviderKind(
-        "GEMINI_API_KEY",
-        "https://generativelanguage.googleapis.com/v1beta/openai/",
-        "gemini-2.5-flash",
+    "openai": ProviderKind(
+        key="OPENAI_API_KEY", base_url=None, model="gpt-4o-mini", limit="max_completion_tokens"
     ),
-    "local": ProviderKind("", "http://127.0.0.1:11434/v1", ""),
+    "gemini": ProviderKind(
+        key="GEMINI_API_KEY",
+        base_url="https://generativelanguage.googleapis.com/v1beta/openai/",
+        model="gemini-2.5-flash",
+    ),
+    "local": ProviderKind(key="", base_url="http://127.0.0.1:11434/v1", model=""),
 }
 # The settings that the configuration of a provider may have.
 CONFIG = ("model", "base_url", "max_tokens_per_caller", "timeout_s")

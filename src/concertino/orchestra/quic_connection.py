@@ -234,12 +234,10 @@ class QuicRpcConnection(QuicConnectionProtocol):
         # If an acknowledgement waits, make it due now, so that it shares a packet with the new
         # data.
         quic = cast(Any, self._quic)
-        if (
-            has_new_data
-            and self._is_ready
-            and (space := quic._spaces[Epoch.ONE_RTT]).ack_at is not None
-        ):
-            space.ack_at = 0.0
+        if has_new_data and self._is_ready:
+            space = quic._spaces[Epoch.ONE_RTT]
+            if space.ack_at is not None:
+                space.ack_at = 0.0
 
         for data, address in quic.datagrams_to_send(now=self._loop.time()):
             self._transport.sendto(data, address)
