@@ -232,15 +232,15 @@ class _NodeReader:
             return self._resolve_alias(event)
         if kind == "SequenceStartEvent":
             items: list[YamlNode] = []
-            node = self._add_anchor(
-                event, YamlNode("sequence", items, event.tag, False, _line(event))
-            )
+            node = YamlNode("sequence", items, event.tag, plain=False, line=_line(event))
+            self._add_anchor(event, node)
             for item, item_kind in self._events_until("SequenceEndEvent"):
                 items.append(self._read(item, item_kind, depth + 1))
             return node
 
         pairs: list[tuple[YamlNode, YamlNode]] = []
-        node = self._add_anchor(event, YamlNode("mapping", pairs, event.tag, False, _line(event)))
+        node = YamlNode("mapping", pairs, event.tag, plain=False, line=_line(event))
+        self._add_anchor(event, node)
         for key, key_kind in self._events_until("MappingEndEvent"):
             key_node = self._read_key(key, key_kind)
             value = next(self._events)

@@ -98,7 +98,7 @@ def run_cases(
 
     def run_unless_stopping(case: Case) -> CaseResult:
         if is_stopping:
-            return CaseResult(case, "skipped", 0.0, ("the run was ended",))
+            return CaseResult(case, verdict="skipped", seconds=0.0, observed=("the run was ended",))
         return _run_case(server, case)
 
     with ThreadPoolExecutor(jobs) as pool:
@@ -116,7 +116,7 @@ def run_cases(
 def _run_case(server: ServerUnderTest, case: Case) -> CaseResult:
     """Run one case with a new process of the server, then check the invariants."""
     if lack := server.find_lack((case.era, *case.needs)):
-        return CaseResult(case, "skipped", 0.0, (lack,))
+        return CaseResult(case, verdict="skipped", seconds=0.0, observed=(lack,))
 
     began = time.monotonic()
     findings: list[CheckFinding] = []
@@ -142,7 +142,13 @@ def _run_case(server: ServerUnderTest, case: Case) -> CaseResult:
     # Several invariants may describe one fault in the same words.
     observed = tuple(dict.fromkeys(str(finding) for finding in findings))
     is_bad = RANK[verdict] > RANK["skipped"]
-    return CaseResult(case, verdict, time.monotonic() - began, observed, stderr if is_bad else "")
+    return CaseResult(
+        case,
+        verdict=verdict,
+        seconds=time.monotonic() - began,
+        observed=observed,
+        stderr=stderr if is_bad else "",
+    )
 
 
 def _finish_case(context: CaseContext, findings: list[CheckFinding]) -> None:

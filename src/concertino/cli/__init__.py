@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except CommandFailure as exc:
         failure = exc
     except KeyboardInterrupt:
-        failure = CommandFailure("interrupted", "", "interrupted", INTERRUPTED)
+        failure = CommandFailure("interrupted", code="interrupted", exit_code=INTERRUPTED)
     except OSError as exc:
         # Only errors of stdout are expected here: commands turn errors about files, which have a
         # file name, into a CommandFailure.

@@ -89,7 +89,10 @@ def explain_failure(
     """
     if (refusal := _find_start_failure(error)) is not None:
         return CommandFailure(
-            f"the server {refusal.message}", "", "unreachable", UNREACHABLE, _rpc_of(refusal)
+            f"the server {refusal.message}",
+            code="unreachable",
+            exit_code=UNREACHABLE,
+            rpc=_rpc_of(refusal),
         )
     code, exit_code = next(
         ((code, exit_code) for kind, code, exit_code in CODES if isinstance(error, kind)),
@@ -110,7 +113,7 @@ def explain_failure(
         hint = "write the command of an MCP server after --, such as -- python server.py"
     elif isinstance(error, (ProtocolError, RpcError)):
         hint = _suggest_for_refusal(error, server, is_open=is_open)
-    return CommandFailure(text, hint, code, exit_code, _rpc_of(error))
+    return CommandFailure(text, hint=hint, code=code, exit_code=exit_code, rpc=_rpc_of(error))
 
 
 def _find_start_failure(error: ConcertinoError) -> RpcError | None:
@@ -278,13 +281,15 @@ async def explain_refusal(
     """
     if error.code == METHOD_NOT_FOUND:
         text = f"{name}: the server offers no {LISTS[kind]}: {error}"
-        return CommandFailure(text, "", "unsupported", FAILED, _rpc_of(error))
+        return CommandFailure(text, code="unsupported", exit_code=FAILED, rpc=_rpc_of(error))
     known, takes = await _list_known(client, kind, name)
     is_unknown = error.code in (INVALID_PARAMS, RESOURCE_NOT_FOUND) and name not in known
     if not is_unknown or not known:
         hint = f"{name} takes {takes}" if takes and error.code == INVALID_PARAMS else ""
         code = "not-found" if error.code == RESOURCE_NOT_FOUND else "refused"
-        return CommandFailure(f"{name}: {error}", hint, code, FAILED, _rpc_of(error))
+        return CommandFailure(
+            f"{name}: {error}", hint=hint, code=code, exit_code=FAILED, rpc=_rpc_of(error)
+        )
     # Servers made with concertino repeat the message in the data; do not print it twice. For a
     # resource, do not say that there is none: a template may match the URI.
     own_error = unknown_name(kind, name)
@@ -299,7 +304,14 @@ async def explain_refusal(
         suggestion = did_you_mean(name, known)
     listing = f"`{example_command(LISTS[kind], server)}` lists what there is"
     hint = f"{suggestion}\n{listing}" if suggestion else listing
-    return CommandFailure(text, hint, "not-found", FAILED, _rpc_of(error), shows_data=shows_data)
+    return CommandFailure(
+        text,
+        hint=hint,
+        code="not-found",
+        exit_code=FAILED,
+        rpc=_rpc_of(error),
+        shows_data=shows_data,
+    )
 
 
 async def _list_known(

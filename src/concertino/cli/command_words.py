@@ -96,11 +96,24 @@ def _walk(parser: Any, words: tuple[str, ...]) -> Iterator[CommandWords]:
             # Only options of add_repeatable() have an empty list as their default.
             is_repeatable = action.default == []
             names = tuple(action.option_strings)
-            options.append(OptionWords(names, _shorten_help(action.help), values, is_repeatable))
+            options.append(
+                OptionWords(
+                    names=names,
+                    help=_shorten_help(action.help),
+                    values=values,
+                    is_repeatable=is_repeatable,
+                )
+            )
         else:
             arguments.append(_read_values(action))
             has_rest = has_rest or action.nargs in ("*", "+")
-    yield CommandWords(words, tuple(options), commands, tuple(arguments), has_rest)
+    yield CommandWords(
+        words=words,
+        options=tuple(options),
+        commands=commands,
+        arguments=tuple(arguments),
+        has_rest=has_rest,
+    )
     for name, subparser in subparsers:
         yield from _walk(subparser, (*words, name))
 

@@ -237,7 +237,9 @@ def _explain(
     else:
         reason = exc.strerror if isinstance(exc, OSError) else None
         text = f"{address}: {reason or exc}"
-    return CommandFailure(text, hint, "unreachable", UNREACHABLE, is_for_client=True)
+    return CommandFailure(
+        text, hint=hint, code="unreachable", exit_code=UNREACHABLE, is_for_client=True
+    )
 
 
 # Copying
@@ -284,7 +286,7 @@ class _Bridge:
         text = f"{self._address}: the server closed the connection"
         if not self._has_answered:
             text += " without an answer; its log says why"
-        raise CommandFailure(text, "", "unreachable", UNREACHABLE)
+        raise CommandFailure(text, code="unreachable", exit_code=UNREACHABLE)
 
     def _send_input(self) -> None:
         """Copy stdin to the socket until either ends."""
@@ -332,9 +334,8 @@ class _Bridge:
             except OSError as exc:
                 raise CommandFailure(
                     f"{self._address}: the connection to the server was lost: {exc.strerror}",
-                    "",
-                    "unreachable",
-                    UNREACHABLE,
+                    code="unreachable",
+                    exit_code=UNREACHABLE,
                 ) from None
             if not size:
                 return False

@@ -190,7 +190,10 @@ class Demo:
         env = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
         self._client = Client(
             ServerParameters(
-                sys.executable, ["-m", "concertino", "serve", self._file.name], env, folder
+                sys.executable,
+                ["-m", "concertino", "serve", self._file.name],
+                env=env,
+                cwd=folder,
             ),
             # Start the server again almost at once, so that the user need not wait.
             restart=Restart(first_s=0.01),

@@ -434,8 +434,8 @@ def _make_issuer_verifier(args: Namespace) -> TokenVerifier:
             args.auth_issuer,
             args.auth_introspection,
             audience,
-            os.environ.get(CLIENT_ID, ""),
-            os.environ.get(CLIENT_SECRET, ""),
+            client_id=os.environ.get(CLIENT_ID, ""),
+            client_secret=os.environ.get(CLIENT_SECRET, ""),
         )
     try:
         from concertino.verifiers.jwt_verifier import JwtVerifier

@@ -41,7 +41,9 @@ def run(args: Namespace, server: Sequence[str]) -> int:
         raise CommandFailure(str(exc), code="authorization") from None
     if not gone:
         raise CommandFailure(
-            f"there is no login at {args.url}", "`concertino whoami` lists all", "no_login"
+            f"there is no login at {args.url}",
+            hint="`concertino whoami` lists all",
+            code="no_login",
         )
     if args.json:
         from msgspec.json import encode

@@ -85,7 +85,9 @@ def run(args: Namespace, server: Sequence[str]) -> int:
             "depend on it: install a checkout or a wheel with pip or uv"
         )
     has_uv = shutil.which("uv") is not None
-    project = Project(name, requirement, has_uv, args.claude_plugin)
+    project = Project(
+        name=name, requirement=requirement, has_uv=has_uv, is_plugin=args.claude_plugin
+    )
     files = project_files(project)
     try:
         _write(name, files)

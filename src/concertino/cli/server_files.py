@@ -90,7 +90,12 @@ def add_input_option(options: Options) -> None:
 
 def read_server_file_options(args: Namespace) -> ServerFileOptions:
     """Return the values of the options. Raises ValueError for a malformed --input."""
-    return ServerFileOptions(args.trust, parse_inputs(args.input), args.name, args.server_version)
+    return ServerFileOptions(
+        trust=args.trust,
+        inputs=parse_inputs(args.input),
+        name=args.name,
+        version=args.server_version,
+    )
 
 
 def parse_inputs(texts: Sequence[str]) -> dict[str, str]:

@@ -53,7 +53,9 @@ def run(args: Namespace, server: Sequence[str]) -> int:
         raise CommandFailure(str(exc), code="authorization") from None
     if wanted and not logins:
         raise CommandFailure(
-            f"there is no login at {wanted}", f"log in with: concertino login {wanted}", "no_login"
+            f"there is no login at {wanted}",
+            hint=f"log in with: concertino login {wanted}",
+            code="no_login",
         )
     if args.json:
         from msgspec.json import encode

@@ -242,7 +242,11 @@ class Cache:
         """
         try:
             content = CacheFile(
-                list(documents.values()), list(documents), next_number, dead, index.files()
+                documents=list(documents.values()),
+                numbers=list(documents),
+                next_number=next_number,
+                dead=dead,
+                files=index.files(),
             )
             payload = msgspec.msgpack.encode(content)
             if len(payload) > MAX_FOLDER_BYTES // 2:

@@ -193,7 +193,11 @@ class FileLoader:
         def make_plain_file(found: FoundFile) -> Item:
             path = found.path
             return PlainFile(
-                uri_of(scheme, key_of(path)), category_of(path), path, found.size, found.mtime_ns
+                uri=uri_of(scheme, key_of(path)),
+                category=category_of(path),
+                path=path,
+                size=found.size,
+                mtime_ns=found.mtime_ns,
             )
 
         self.resources: FolderState[Item] | None = (

@@ -240,7 +240,9 @@ class Folder:
         elif status.st_size > self.max_file_bytes:
             found.problems.append((path, self._oversized(status.st_size)))
         else:
-            found.files[path] = FoundFile(path, target, status.st_size, status.st_mtime_ns)
+            found.files[path] = FoundFile(
+                path=path, target=target, size=status.st_size, mtime_ns=status.st_mtime_ns
+            )
 
     def read(self, found: FoundFile) -> tuple[bytes, os.stat_result]:
         """Return the bytes and the fstat() result of a listed file. Blocks.

@@ -58,10 +58,15 @@ def parse_front_matter(text: str) -> FrontMatter:
     """
     block, body, body_line, problem = split_front_matter(text)
     if block is None:
-        return FrontMatter({}, body, body_line, () if problem is None else (problem,))
+        return FrontMatter(
+            values={},
+            body=body,
+            body_line=body_line,
+            problems=() if problem is None else (problem,),
+        )
     problems: list[LibraryProblem] = []
     values = _parse_block(block, problems)
-    return FrontMatter(values, body, body_line, tuple(problems))
+    return FrontMatter(values=values, body=body, body_line=body_line, problems=tuple(problems))
 
 
 def split_front_matter(text: str) -> tuple[str | None, str, int, LibraryProblem | None]:

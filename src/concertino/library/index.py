@@ -208,9 +208,16 @@ class Index:
         # In any other mode tantivy starts a thread that looks for changes.
         store.config_reader("manual")
         numbered = list(enumerate(documents))
-        index = cls(store, _Snapshot(store.searcher(), {}, 0, 0), count, directory)
+        index = cls(
+            store,
+            _Snapshot(searcher=store.searcher(), documents={}, next_number=0, dead=0),
+            count,
+            directory,
+        )
         index._commit((), numbered)
-        index._snapshot = _Snapshot(store.searcher(), dict(numbered), len(numbered), 0)
+        index._snapshot = _Snapshot(
+            searcher=store.searcher(), documents=dict(numbered), next_number=len(numbered), dead=0
+        )
         return index
 
     @classmethod
@@ -255,7 +262,12 @@ class Index:
             if not has_all or store.schema != _make_schema():
                 # Caught below, like tantivy's own errors.
                 raise ValueError("it does not contain the documents of the cache")
-            snapshot = _Snapshot(store.searcher(), documents, content.next_number, content.dead)
+            snapshot = _Snapshot(
+                searcher=store.searcher(),
+                documents=documents,
+                next_number=content.next_number,
+                dead=content.dead,
+            )
             index = cls(store, snapshot, count, directory)
             if changed or removed:
                 index.update(changed, removed)
@@ -314,7 +326,10 @@ class Index:
             self._rebuild_in_memory(documents)
             return
         self._snapshot = _Snapshot(
-            self._store.searcher(), documents, old.next_number + len(numbered), dead
+            searcher=self._store.searcher(),
+            documents=documents,
+            next_number=old.next_number + len(numbered),
+            dead=dead,
         )
 
     def _commit(self, removed: Iterable[str], added: Sequence[tuple[int, Document]]) -> None:

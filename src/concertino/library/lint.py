@@ -109,7 +109,12 @@ def lint(
         linter.check_reachability(documents)
     except TargetError as exc:
         skipped.append(f"unreachable: {exc}")
-    return LintReport(len(documents), len(registry.prompts()), sorted(linter.findings), skipped)
+    return LintReport(
+        documents=len(documents),
+        prompts=len(registry.prompts()),
+        findings=sorted(linter.findings),
+        skipped=skipped,
+    )
 
 
 class _Linter:
@@ -149,7 +154,13 @@ class _Linter:
         path: the path of the file, relative to the directory.
         """
         self.findings.update(
-            LintFinding(folder, path, problem.line, problem.rule, problem.message)
+            LintFinding(
+                folder=folder,
+                path=path,
+                line=problem.line,
+                rule=problem.rule,
+                message=problem.message,
+            )
             for problem in problems
         )
 

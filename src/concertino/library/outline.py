@@ -138,10 +138,10 @@ class _OutlineParser:
     def finish(self) -> Outline:
         """Return the outline. Call this after the last line."""
         return Outline(
-            self._title,
-            self._description or _plain(" ".join(self._paragraph)),
-            tuple(self._items["use_when"]),
-            tuple(self._items["capabilities"]),
+            title=self._title,
+            description=self._description or _plain(" ".join(self._paragraph)),
+            use_when=tuple(self._items["use_when"]),
+            capabilities=tuple(self._items["capabilities"]),
         )
 
 

@@ -179,7 +179,14 @@ class _BudgetedText:
 
         uris: the URIs of the documents in the text.
         """
-        return RenderedText(self.text, MARKDOWN, len(uris), tuple(uris), self.tokens, self.limit)
+        return RenderedText(
+            text=self.text,
+            mime_type=MARKDOWN,
+            fragments=len(uris),
+            uris=tuple(uris),
+            tokens=self.tokens,
+            limit=self.limit,
+        )
 
 
 def _render_entries(
@@ -392,6 +399,10 @@ def _render_json(
         tokens = count(text)
         if tokens <= limit:
             uris = tuple(hit.document.uri for hit in hits[:number])
-            return RenderedText(text, JSON, number, uris, tokens, limit)
+            return RenderedText(
+                text=text, mime_type=JSON, fragments=number, uris=uris, tokens=tokens, limit=limit
+            )
     text = "{}" if count("{}") <= limit else ""
-    return RenderedText(text, JSON, 0, (), count(text), limit)
+    return RenderedText(
+        text=text, mime_type=JSON, fragments=0, uris=(), tokens=count(text), limit=limit
+    )

@@ -184,7 +184,14 @@ class ResourceReader:
         else:
             self.stats.cached += 1
         return ReadResourceResult(
-            [ResourceContents(escape_uri(uri), contents.text, contents.blob, contents.mime_type)]
+            [
+                ResourceContents(
+                    escape_uri(uri),
+                    text=contents.text,
+                    blob=contents.blob,
+                    mime_type=contents.mime_type,
+                )
+            ]
         )
 
     def _load_contents(self, item: Item) -> ResourceContents | None:
