@@ -29,9 +29,12 @@ __all__ = ["DevicePrompt", "request_by_device"]
 
 # Called with the URL of the page to open and the code to type there. It shows them to the user.
 DevicePrompt = Callable[[str, str], object]
-# The pause between two requests to the token endpoint if the server names none, and by how much it
-# grows when the server answers `slow_down`, in seconds. RFC 8628 defines both.
-INTERVAL_S, SLOWER_S = 5.0, 5.0
+# The pause between two requests to the token endpoint if the server names none, in seconds (RFC
+# 8628, section 3.2).
+INTERVAL_S = 5.0
+# By how much the pause grows when the server answers `slow_down`, in seconds (RFC 8628, section
+# 3.5).
+SLOWER_S = 5.0
 # The longest wait for the user, in seconds.
 MAX_WAIT_S = 1800.0
 

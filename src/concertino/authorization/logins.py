@@ -39,7 +39,8 @@ __all__ = ["ClientIdentity", "Login", "LoginStore", "login_key", "logins_folder"
 MAX_BYTES = 256 * 1024
 # The shortest and the longest pause between two attempts to get a lock that another process holds,
 # in seconds.
-LEAST_POLL_S, MOST_POLL_S = 0.005, 0.05
+LEAST_POLL_S = 0.005
+MOST_POLL_S = 0.05
 # How long to wait for a lock, in seconds. The process that holds it sends a few requests of at most
 # 5 s each.
 LOCK_WITHIN_S = 60.0

@@ -314,7 +314,8 @@ def read_revision(frame: bytes) -> str:
 
 
 # The beginning and the end of the Base64 form of a text in a header.
-BASE64_PREFIX, BASE64_SUFFIX = "=?base64?", "?="
+BASE64_PREFIX = "=?base64?"
+BASE64_SUFFIX = "?="
 
 
 def decode_header_text(value: bytes) -> str | None:

@@ -180,6 +180,7 @@ class Gate:
             reason = str(exc)
         except Exception as exc:
             raise _not_verified(exc) from None
+        # This verifier has refused the token. Was it the last one?
         if number + 1 == len(self._verifiers):
             self._tokens.refuse(digest, reason)
             raise self.challenges.invalid_token(reason)

@@ -50,15 +50,20 @@ __all__ = ["MachinePeers"]
 
 log = logging.getLogger("concertino.http")
 
-# How long the bucket keeps an entry, and after what time an entry is renewed, in seconds.
-LASTS_S, RENEW_S = FRONT_END_BUCKETS[FRONT_ENDS_BUCKET], 15.0
+# How long the bucket keeps an entry, in seconds.
+LASTS_S = FRONT_END_BUCKETS[FRONT_ENDS_BUCKET]
+# After what time an entry is renewed, in seconds.
+RENEW_S = 15.0
 # How soon after a failed renewal the next one is tried, in seconds. It is short, because an entry
 # may have expired, and then other front ends cannot find the sessions of this one.
 RETRY_S = 1.0
-# The time limits of a request to NATS, and of connecting to another front end, in seconds.
-REQUEST_S, CONNECT_S = 1.0, 3.0
+# The time limit of a request to NATS, in seconds.
+REQUEST_S = 1.0
+# The time limit of connecting to another front end, in seconds.
+CONNECT_S = 3.0
 # The number of random bytes of a tag, and of the part of a session id that follows the tag.
-TAG_BYTES, ID_BYTES = 8, 16
+TAG_BYTES = 8
+ID_BYTES = 16
 # How many addresses of front ends are kept in memory, so that few requests must ask NATS.
 MAX_KNOWN = 1024
 

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["OptionalTransports", "method_not_allowed"]
 
-# The endpoints of 2024-11-05.
-STREAM, MESSAGES = "/sse", "/messages"
+# The endpoints of 2024-11-05: for the stream of events, and for the client's messages.
+STREAM = "/sse"
+MESSAGES = "/messages"
 
 
 class OptionalTransports:
