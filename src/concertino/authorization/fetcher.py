@@ -50,7 +50,7 @@ class Fetcher:
         self._requests = SingleRequests()
 
     async def get(self, url: str) -> FetchedResponse:
-        """Send a GET request for metadata, and follow up to MAX_REDIRECTS redirects.
+        """Send a GET request for metadata, and follow up to three redirects.
 
         Raises AuthorizationError if there are more redirects.
         """

@@ -311,7 +311,7 @@ class LoginStore:
         """Hold the lock of a login inside `async with`, to read, refresh and write the login.
 
         If another process holds the lock, waits without blocking the event loop.
-        Raises AuthorizationError if the other process holds the lock for longer than LOCK_WITHIN_S,
+        Raises AuthorizationError if the other process holds the lock for longer than a minute,
         or if the file of the lock cannot be made.
         """
         path = self._path(key).with_suffix(".lock")

@@ -205,7 +205,7 @@ class OAuthCredentials:
         sent: the access token that lacks the scopes.
         operation: the MCP method of the refused request, and the name of its tool, prompt or
             resource, such as `tools/call add`.
-        Returns the header with which to repeat the request; None after MAX_STEP_UPS attempts.
+        Returns the header with which to repeat the request; None after two attempts.
         """
         async with self._lock:
             if self._has_newer(sent):

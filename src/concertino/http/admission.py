@@ -231,7 +231,7 @@ class Admission:
     def _log_refusal(
         self, refusal: HttpError, head: RequestHead, facts: Mapping[str, object]
     ) -> None:
-        """Log that a token was refused, but no more often than once in LOG_S."""
+        """Log that a token was refused, but no more often than once in a second."""
         if b"authorization" not in head.headers:
             return
         now = asyncio.get_running_loop().time()

@@ -95,7 +95,7 @@ class LargeAnswer:
         """Read the next bytes of the body. Returns True if no more bytes need be read.
 
         This is so in four cases: the id was found, the body cannot be a response, the body has
-        ended, or it is larger than MAX_TIMES limits.
+        ended, or it is larger than four times the limit.
 
         is_last: whether the body ends with these bytes.
         """

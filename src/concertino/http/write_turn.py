@@ -42,9 +42,9 @@ class WriteTurn:
     def write(self, transport: asyncio.Transport, data: bytes) -> None:
         """Write output to a transport now, or hold it until the next loop iteration.
 
-        Output of more than SMALL_BYTES is never held, and the next output after it is not either:
-        large results make iterations long, and others should not wait for one more of them.
+        Output of more than 16 KiB is never held, and neither is the next output after it.
         """
+        # Large results make iterations long. Other output should not wait for one more iteration.
         if len(data) > SMALL_BYTES:
             self.end()
             transport.write(data)

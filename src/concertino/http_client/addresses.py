@@ -44,7 +44,7 @@ MAX_ADDRESSES = 16
 
 
 async def resolve(url: ServerUrl) -> list[str]:
-    """Return the IP addresses of a URL's host, at most MAX_ADDRESSES.
+    """Return the IP addresses of a URL's host, at most 16.
 
     Raises OSError if the host has no address.
     """

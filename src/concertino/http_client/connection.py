@@ -178,7 +178,7 @@ class StreamableHttpConnection:
     async def close(self, within_s: float) -> None:
         """Abort all requests, and send the DELETE that ends the session.
 
-        within_s: how long to wait for the response to the DELETE, in seconds; at most DELETE_S.
+        within_s: how long to wait for the response to the DELETE, in seconds; at most 2.
         """
         if self._is_closed:
             return

@@ -52,7 +52,7 @@ class ConnectionPool:
         """Return an idle connection; None if there is none.
 
         sure: True for a request that must not be sent twice. Then a connection is returned only if
-            it was idle for less than SURE_S, so that the server has very probably not closed it.
+            it was idle for less than 4 s, so that the server has very probably not closed it.
         """
         while self._idle:
             connection = self._idle.pop()
@@ -68,7 +68,7 @@ class ConnectionPool:
     async def connect(self) -> PooledConnection:
         """Open a connection, through an HTTP proxy if the environment names one.
 
-        Raises OSError if the server cannot be reached within CONNECT_S, and ValueError if the
+        Raises OSError if the server cannot be reached within a minute, and ValueError if the
         environment names the proxy in a malformed way.
         """
         try:

@@ -199,7 +199,7 @@ class WebSocketClientConnection(asyncio.Protocol):
     async def close(self, within_s: float) -> None:
         """Close the WebSocket, and wait for the server to do the same.
 
-        within_s: how long to wait, in seconds; at most CLOSE_S.
+        within_s: how long to wait, in seconds; at most 2.
         """
         self._receiver = None
         if self._messages.is_open and self._transport is not None:
@@ -301,7 +301,7 @@ class WebSocketClientConnection(asyncio.Protocol):
 
 
 class _SilenceWatch:
-    """Detects a server that sends nothing any more, by a check every SILENT_S seconds.
+    """Detects a server that sends nothing any more, by a check every 20 seconds.
 
     ping: called if the server has sent nothing since the last check, to make it send something.
     give_up: called if the server has sent nothing until the check after the ping.

@@ -279,7 +279,7 @@ def _name_projects(projects: Mapping[str, ServerList]) -> str:
 def _make_error(data: bytes, source: str, problem: Exception) -> InvalidServerFile:
     """Return the error for a file that is not JSON of the expected structure.
 
-    The error names a line and column if the file has at most MAX_LIST_BYTES.
+    The error names a line and column if the file has at most 1 MiB.
     """
     if len(data) <= MAX_LIST_BYTES:
         try:

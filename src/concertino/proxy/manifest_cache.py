@@ -146,7 +146,7 @@ class ManifestFile:
     def write(self, manifest: Manifest) -> None:
         """Replace the stored manifest. Raises nothing: if that is impossible, the reason is logged.
 
-        If the manifest is larger than MAX_BYTES, the stored one is removed.
+        If the manifest is larger than 1 MiB, the stored one is removed.
         """
         data = encode(_Stored(self._identity, manifest))
         try:

@@ -144,7 +144,7 @@ class Manifests:
             on_learned(known, manifest)
 
     async def close(self) -> None:
-        """Wait at most END_S seconds for the lists that are being read, then stop reading.
+        """Wait at most 0.2 s for the lists that are being read, then stop reading.
 
         Call this before the server ends.
         """

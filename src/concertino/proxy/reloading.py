@@ -154,7 +154,7 @@ class ReloadingProxy(BackendWrapper):
     async def _wait_for_new_code(self) -> None:
         """Wait until the code that was saved before this call runs or has failed to start.
 
-        If that takes longer than WAIT_S, records a failure of the code. Later calls then do not
+        If that takes longer than 10 s, records a failure of the code. Later calls then do not
         wait for this code.
         """
         # While a start runs, do not check the files: _reload() does so when the start has ended.
@@ -192,7 +192,7 @@ class ReloadingProxy(BackendWrapper):
     async def _reload(self) -> None:
         """Replace the server's processes by new ones, until these run the newest code.
 
-        Gives up after MAX_STARTS.
+        Gives up after five starts.
         """
         was_serving = self._serves
         began = asyncio.get_running_loop().time()
@@ -220,7 +220,7 @@ class ReloadingProxy(BackendWrapper):
 
         start: the coroutine that starts the code: start() or renew() of the Proxy.
         Returns True if the start has ended by itself, successfully or with an error. Returns False
-        if files have changed during a start that takes longer than HANGS_S: the start is cancelled.
+        if files have changed during a start that takes longer than 1 s: the start is cancelled.
         """
         starting = asyncio.get_running_loop().create_task(start)
         try:

@@ -102,7 +102,7 @@ def parse_secret(text: str) -> SecretReference:
 def read_secret(reference: SecretReference, folder: Path) -> str:
     """Return a secret without the newline at its end, and hide it in logs from now on.
 
-    Blocks while a command runs, at most COMMAND_S.
+    Blocks while a command runs, at most a minute.
     folder: the directory for relative paths, in which commands also run.
     Raises ConcertinoError, whose text says where the secret was searched for.
     """

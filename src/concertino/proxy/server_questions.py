@@ -59,7 +59,7 @@ class ServerQuestions:
     async def answer(self, method: str, params: bytes) -> bytes:
         """Pass a request of the server to a client, and return the client's result undecoded.
 
-        If no client can be asked now, waits at most ORPHANED_QUESTION_S for a call whose client can
+        If no client can be asked now, waits at most a minute for a call whose client can
         be asked. If the server withdraws its request, cancel the task that waits.
         method, params: the method and the undecoded params of the request.
         Raises RpcError with the error that the server should get.

@@ -105,7 +105,7 @@ StatusSource = Callable[[], Iterable[ServerStatus]]
 
 
 def describe_error(failure: object) -> str:
-    """Describe an error in one line of at most MAX_ERROR characters, without secrets.
+    """Describe an error in one line of at most 400 characters, without secrets.
 
     failure: an exception or a text; None for no error, which returns "".
     """

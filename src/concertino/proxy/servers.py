@@ -139,7 +139,7 @@ class Servers(BackendWrapper):
     async def start(self, outlet: Notifier) -> None:
         """Start the servers, and begin to watch the file and the user's approvals.
 
-        Waits at most START_S seconds for the start of slow servers, which are added when they have
+        Waits at most three seconds for the start of slow servers, which are added when they have
         started. Raises nothing if servers fail.
         """
         loop = asyncio.get_running_loop()

@@ -57,8 +57,8 @@ class SourceFiles:
     suffixes: for example (".py",); () for all files in `sources`.
 
     Attributes:
-    is_complete: whether all files are checked; False if there are more than MAX_FILES, or if more
-        than MAX_ENTRIES files and directories had to be examined. The files nearest to the paths
+    is_complete: whether all files are checked; False if there are more than 5,000, or if more
+        than 20,000 files and directories had to be examined. The files nearest to the paths
         are checked first.
     scan_s: the duration of the last check, in seconds.
     """
@@ -104,11 +104,11 @@ class SourceFiles:
             return await self._threads.run(self.have_changed)
 
     async def settle(self) -> list[str]:
-        """Wait until no file has changed for SETTLE_S, and return the files that have changed.
+        """Wait until no file has changed for 10 ms, and return the files that have changed.
 
         The present state of the files is then accepted, as by accept(). If a changed file is now
         empty or missing, this method waits longer, because an editor may still be saving the file.
-        It waits at most MAX_SETTLE_STEPS times SETTLE_S.
+        It waits at most half a second.
         """
         changed: set[str] = set()
         without_content: set[str] = set()

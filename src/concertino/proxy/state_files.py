@@ -61,7 +61,7 @@ def state_folder(environment: Mapping[str, str] = os.environ) -> Path:
 def read_private(path: AnyPath) -> bytes | None:
     """Return the content of a file; None if the file does not exist.
 
-    Raises UnusableState if the file cannot be read or is larger than MAX_BYTES, and if another user
+    Raises UnusableState if the file cannot be read or is larger than 4 MiB, and if another user
     could have written it.
     """
     try:
@@ -77,7 +77,7 @@ def write_private(path: AnyPath, data: bytes, *, lasting: bool = True) -> None:
 
     data: the new content.
     lasting: whether to wait until the file is on the disk. If not, a power failure may damage it.
-    Raises UnusableState if the file cannot be written, or the data is larger than MAX_BYTES.
+    Raises UnusableState if the file cannot be written, or the data is larger than 4 MiB.
     """
     if len(data) > MAX_BYTES:
         # read_private() would refuse it, and the previous content would be lost.

@@ -58,7 +58,7 @@ class UpstreamMaker:
         """Return an upstream (connection to the server) to open before a client has made a call.
 
         If `era` is "auto", open() first starts the server, and then waits for the first client's
-        first message, at most FIRST_MESSAGE_S. If that is `initialize`, the server gets it, too.
+        first message, at most two seconds. If that is `initialize`, the server gets it, too.
         """
         return self._make(EVERYTHING, self._first_has_handshake)
 

@@ -87,13 +87,13 @@ class WarmProgram:
             await child.close(0)
 
     def _schedule(self) -> None:
-        """Start another process in advance after NEXT_AFTER_S."""
+        """Start another process in advance after 0.2 s."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(NEXT_AFTER_S, self._prepare)
 
     def _prepare(self) -> None:
-        """Start one more waiting process and schedule the next, until SPARES wait."""
+        """Start one more waiting process and schedule the next, until two wait."""
         if len(self._waiting) < SPARES:
             self._waiting.append(self._spawn())
             self._schedule()
