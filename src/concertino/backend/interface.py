@@ -526,7 +526,7 @@ class ForeignName:
 
     Reading the attribute raises AttributeError with a hint, so hasattr() returns False. A method
     `__getattr__` could do the same, but would make all other attributes slower on Python 3.11.
-    hint: what to write instead, as a part of the error message.
+    hint: the advice in the error message, such as "write context.roots()".
     """
 
     def __init__(self, hint: str) -> None:

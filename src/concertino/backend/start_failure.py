@@ -115,8 +115,10 @@ def _location(exc: BaseException) -> str:
         path = traceback.tb_frame.f_code.co_filename
         # A name such as `<frozen importlib._bootstrap>` is no file.
         is_library = path.startswith((*LIBRARIES, "<")) or any(name in path for name in PACKAGES)
-        if not (is_library and has_author):
+        is_authors = not is_library
+        # Lines of libraries count only until the first line of the author.
+        if is_authors or not has_author:
             location = f" ({Path(path).name}:{traceback.tb_lineno})"
-        has_author = has_author or not is_library
+        has_author = has_author or is_authors
         traceback = traceback.tb_next
     return "" if isinstance(exc, ConcertinoError) and not has_author else location

@@ -419,8 +419,8 @@ class ClientConnection:
             messages.
         timeout_s: how many seconds to wait for the response. Each progress notification restarts
             this time. Infinite for no limit.
-        progress: called for each progress notification of the server; None if the other client has
-            not requested progress.
+        progress: a function progress(done, total, message) for the server's progress notifications;
+            None if the other client has not requested progress.
         Raises RpcError, TimedOut, Disconnected and ProtocolError.
         """
         while True:

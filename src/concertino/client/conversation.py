@@ -313,8 +313,8 @@ class Conversation:
             messages.
         timeout_s: how many seconds to wait for the response. Each progress notification restarts
             this time. Infinite for no limit.
-        progress: called for each progress notification of the server; None if the other client has
-            not requested progress.
+        progress: a function progress(done, total, message) for the server's progress notifications;
+            None if the other client has not requested progress.
         Raises RpcError, TimedOut, Disconnected and ProtocolError.
         """
         requests = self.requests

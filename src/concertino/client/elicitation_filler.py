@@ -118,8 +118,9 @@ def _check_bounds(
 ) -> None:
     """Raise ValueError if a number, or the length of a value, is not between two bounds.
 
+    size: the number, or the length of the value.
     lower, upper: the bounds, from the form; None for no bound.
-    unit: what is counted, for the error; "" for a number.
+    unit: the unit of the length, such as "characters", for the error; "" for a number.
     """
     suffix = f" {unit}" if unit else ""
     if isinstance(lower, (int, float)) and size < lower:

@@ -119,7 +119,7 @@ class FeatureMethods(ConnectionFacts):
     ) -> Completion:
         """Return suggested values for an argument of a prompt or a variable of a resource template.
 
-        ref: names the prompt or the resource template.
+        ref: the reference to the prompt or the resource template.
         argument: the name of the argument or variable.
         value: the text that the user has typed so far; may be empty.
         chosen: name -> value of the other arguments that the user has chosen already.

@@ -1,7 +1,7 @@
 """Checks the types of the arguments of Client, when the Client is created.
 
 Without these checks, a wrong argument would raise an exception only when the client uses the
-argument, with a text that does not name it.
+argument, with a text that does not name the argument.
 """
 
 from __future__ import annotations

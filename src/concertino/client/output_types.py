@@ -1,7 +1,7 @@
 """Decodes JSON to types that msgspec alone cannot decode, for `call_tool(..., into=TYPE)`.
 
 These are pydantic models, paths, enums of any values, some unions, and all types that contain one
-of them: the same types that a tool may have as parameters. client/output_validation.py imports this
+of them. The parameters of a tool may have the same types. client/output_validation.py imports this
 module only if msgspec refuses a type.
 """
 

@@ -67,8 +67,8 @@ def _decode_modern_tool_reply(frame: bytes) -> _ToolReply | Reply:
 class RequestBuilder:
     """Builds the params of the requests that are sent over one connection to a server.
 
-    Before use() is called, the params are those of the revisions before 2026-07-28: they have
-    `_meta` only for a progress token or for keys of the user.
+    Before use() is called, the params have the form of the revisions before 2026-07-28: `_meta` is
+    only added for a progress token or for keys of the user.
 
     info: the description of this client.
     handlers: the object that knows the capabilities of this client.

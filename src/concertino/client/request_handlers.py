@@ -55,9 +55,9 @@ class RequestHandlers:
     sample: asks a model.
     sampling: the content of the capability `sampling`.
     roots: file:// URIs or Roots, or a function that returns them.
-    answer_any: answers all requests of the server, in place of the functions above.
-    capabilities: the client capabilities to declare; None to declare those that follow from the
-        functions.
+    answer_any: a function that answers all requests of the server, in place of the functions above.
+    capabilities: the client capabilities to declare; None to declare a capability for each function
+        that was passed.
     Raises ValueError for a root that does not begin with file://.
     """
 

@@ -65,7 +65,7 @@ class CallCounts:
     def end(self, method: str, call: Call, failure: CallFailure | None, duration_s: float) -> None:
         """Count a call that has ended.
 
-        method: what begin() has returned for this call.
+        method: the result of begin() for this call.
         failure: how the call has failed; None if it has succeeded.
         duration_s: how long the call ran, in seconds.
         """

@@ -69,7 +69,7 @@ class Names:
     An operation is a tool, prompt or resource. All other names are counted as OTHER. A name is
     added when a backend has handled a call of it, so that a client cannot fill the memory with
     invented names.
-    known: names that are counted separately from the start.
+    known: the names that are counted separately before any call.
     """
 
     def __init__(self, known: Iterable[str] = ()) -> None:

@@ -449,7 +449,7 @@ def _check_positive(
 
     name: the name of the argument.
     kinds: the allowed types.
-    noun: what the number counts, for the error text.
+    noun: the counted thing, such as "number of seconds", for the error text.
     """
     if value is None:
         return

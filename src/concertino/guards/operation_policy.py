@@ -69,9 +69,9 @@ MAX_QUOTED = 128
 class LateWork:
     """The work of calls that were answered with TIMED_OUT but whose handlers have not ended.
 
-    permits: limits how many calls run at the same time; None if there is no such limit. While
-        `is_full` is True, this object takes all permits. So a call that needs a permit is refused
-        without a check of `is_full`.
+    permits: the permits that limit how many calls run at the same time; None if there is no such
+        limit. While `is_full` is True, this object takes all permits. So a call that needs a permit
+        is refused without a check of `is_full`.
 
     Attributes:
     tasks: the tasks in which the work continues. Guard.close() cancels them.
@@ -106,7 +106,8 @@ class GuardLimits(Struct, frozen=True):
     """The settings of a guard, except for its rates, and the state that all operations share.
 
     An operation is a tool, prompt or resource.
-    permits: limits how many calls run at the same time; None if there is no such limit.
+    permits: the permits that limit how many calls run at the same time; None if there is no such
+        limit.
     timeout_s: how long a call may take, in seconds; None for any time.
     max_bytes: the largest size of a result as JSON, in bytes; None for any size.
     redact: whether to remove secrets.

@@ -80,7 +80,7 @@ class Window:
     To count a call, the guard appends its time to `times`.
 
     Attributes:
-    calls, within_s: those of the Rate.
+    calls, within_s: the limit of the Rate: at most `calls` calls within any `within_s` seconds.
     times: the times of the last accepted calls, at most `calls` of them, in ascending order.
     """
 

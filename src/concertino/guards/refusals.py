@@ -47,7 +47,7 @@ def refuse(
 
     code: the kind of the refusal, such as RATE_LIMIT_EXCEEDED.
     message: the text of the refusal.
-    suggestion: what the caller can do.
+    suggestion: advice for the caller, such as when to try again.
     extra: further fields.
 
     method: not a field: the method of the call, such as "tools/call".

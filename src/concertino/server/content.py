@@ -98,8 +98,8 @@ def blob(source: Source, uri: str, mime_type: str = "application/octet-stream") 
 
     The block is an embedded resource, because MCP has no other content block for bytes.
     source: the bytes, or the path of a file.
-    uri: names the bytes, such as `report://2026/q3.pdf`. The server need not have a resource with
-        this URI.
+    uri: a URI for the bytes, such as `report://2026/q3.pdf`. The server need not have a resource
+        with this URI.
     mime_type: the MIME type. It is not recognized from the bytes.
     Raises OSError if the file cannot be read.
     """

@@ -189,7 +189,8 @@ class Dependencies:
         """Return the Provider for a function, and create it if there is none.
 
         The providers that the function needs are created as well.
-        path: the keys of the providers that need this one, beginning with a handler's provider.
+        path: the chain of providers that need this provider, as their keys, beginning with the
+            provider that a handler needs.
         Raises RegistrationError if `path` contains the function, which then depends on itself.
         """
         key = _key(function)
@@ -213,7 +214,8 @@ class Dependencies:
 
         key: the key of the function. If the function is the replacement in override(), the key of
             the replaced provider.
-        path: the keys of the providers that need this one, beginning with a handler's provider.
+        path: the chain of providers that need this provider, as their keys, beginning with the
+            provider that a handler needs.
         Raises RegistrationError if nothing fills a parameter of the function, or if the function
         depends on itself.
         """

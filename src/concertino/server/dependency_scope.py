@@ -304,7 +304,7 @@ async def call_in_thread(
 class _ThreadCall:
     """One call of a `def` handler whose providers are all `def`.
 
-    The arguments are those of call_in_thread().
+    The parameters are described at call_in_thread().
 
     Attributes:
     on_result: a function that the thread calls when the handler has returned or raised, before the

@@ -89,7 +89,8 @@ class Lifespans:
         signature = read_signature(function)
         name = signature.name
         generator = function_of(function)
-        if not (isasyncgenfunction(generator) or isgeneratorfunction(generator)):
+        is_generator = isasyncgenfunction(generator) or isgeneratorfunction(generator)
+        if not is_generator:
             raise RegistrationError(
                 f"{name}(): expected a generator, `async def` or `def`, that yields once"
             )

@@ -98,8 +98,8 @@ class Server(ServerBackend):
     icons: pictures for a client's user interface.
     experimental, extensions: capabilities that the server declares to clients: name -> settings,
         which may be {}. The name of an extension needs a prefix, such as "com.example/name".
-    argument_errors: what a client gets that calls a tool with invalid arguments. "result": a result
-        with isError, which the model sees and can act on. "protocol": the JSON-RPC error -32602.
+    argument_errors: the response to a tool call with invalid arguments. "result": a result with
+        isError, which the model sees and can act on. "protocol": the JSON-RPC error -32602.
     coerce: whether tools accept strings for other types if they can be converted, such as `"1"` for
         an int.
     envelope: whether tools send their return value as the text

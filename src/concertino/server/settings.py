@@ -141,8 +141,8 @@ def take_access(options: Mapping[str, Any], owner: str) -> Access:
 def take_guards(options: dict[str, Any]) -> dict[str, Any]:
     """Remove the options that limit the calls of a tool, such as rate_limit, and return them.
 
-    options: all options of the tool: name -> value. The TypedDict ToolGuards in server/options.py
-        lists those to remove.
+    options: all options of the tool: name -> value. The options to remove are declared by the
+        TypedDict ToolGuards in server/options.py.
     """
     if not options:
         return {}

@@ -89,7 +89,7 @@ class _Chunks:
 
     Attributes:
     values: the chunks so far.
-    is_needed: set to False when the call is over, so that the generator stops.
+    is_needed: whether the call still runs. False makes the generator stop.
     """
 
     def __init__(self, context: Context) -> None:

@@ -68,8 +68,8 @@ def find_passthrough(error: BaseException) -> BaseException | None:
 
     The runtime handles these exceptions, which must not become error results of the tool:
 
-    - those of Context.ask(): the handler needs an answer of its client, or the client cannot
-      answer,
+    - the exceptions of Context.ask(): the handler needs an answer of its client, or the client
+      cannot answer,
     - InsufficientScope: the caller's token lacks a scope,
     - ResultDropped: there is no memory for the result.
 

@@ -69,7 +69,8 @@ def make_tool(
     coerce: whether to accept strings for other types, such as "1" for an int.
     version: the server's version, which results contain if the tool has the option `envelope`.
     in_thread: runs a `def` handler in a thread.
-    report_missing_types: called with a handler whose parameters all lack annotations.
+    report_missing_types: a function that is called with a handler whose parameters all lack
+        annotations.
     Raises RegistrationError for an invalid handler or option.
     """
     if not callable(handler):

@@ -1,8 +1,8 @@
 """The values of MCP: content, results, items of lists, and requests of a server to its client.
 
-They are msgspec Structs in the form of revision 2026-07-28; servers and clients use the same ones.
-An attribute such as mime_type is mimeType on the wire, and meta is `_meta`. The public names of
-this package are listed below; each is imported on its first use.
+The values are msgspec Structs in the form of revision 2026-07-28, for servers and clients. An
+attribute such as mime_type is mimeType on the wire, and meta is `_meta`. The public names of this
+package are listed below; each is imported on its first use.
 """
 
 from __future__ import annotations

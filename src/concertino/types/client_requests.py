@@ -1,7 +1,7 @@
 """Client requests: elicitation, sampling and roots, and the answers of the client.
 
-A server sends its client such requests during a call. Before 2026-07-28 they are JSON-RPC requests;
-since then they are part of an `input_required` result. Their params are the same in both cases.
+A server sends its client such requests during a call: before 2026-07-28 as JSON-RPC requests, since
+then as a part of an `input_required` result. The params are the same in both cases.
 Spec: 2026-07-28 client/elicitation, client/sampling, client/roots, basic/patterns/mrtr.
 """
 
