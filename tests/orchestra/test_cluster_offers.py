@@ -26,6 +26,7 @@ from orchestra.hubs import (
     write_plugins_file,
 )
 from orchestra.nats_servers import NatsServerProcess
+from orchestra.test_hub_streams import FLOOD, count_when_flood_stops
 from orchestra.test_trace_context import PLUGIN, TRACE
 
 from concertino.errors import Disconnected
@@ -41,6 +42,7 @@ from concertino.orchestra.plugin_pb2 import (
     StreamStart,
     ToolRequest,
 )
+from concertino.orchestra.streams import WINDOW_BYTES
 from concertino.orchestra.structs import unpack
 
 CALLER = """
@@ -136,6 +138,25 @@ async def test_streams_prompts_and_callers_pass_between_hubs(
         call = ToolRequest(tool_name="caller", caller_plugin="tools.asker")
         answered = await other.answer(PluginRequest(tool_call=call), SOMEBODY)
         assert unpack(answered.tool_call.result) == {"text": "tools.asker"}
+
+
+@on_a_loop
+async def test_a_caller_that_stops_reading_stops_a_plugin_of_another_hub(
+    tmp_path: Path, server: NatsServerProcess
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    flood = sdk(here, "tools.flood", FLOOD)
+    async with hub_with(here, server, flood), hub_with(there, server) as other:
+        await until_tools(other, ["count", "flood"])
+        start = StreamStart(stream_id="1", tool_name="flood", window=WINDOW_BYTES)
+        responses = other.stream(start, SOMEBODY)
+        await anext(responses)
+        # Each hub is a receiver of its own.
+        assert await count_when_flood_stops(other) < 3 * WINDOW_BYTES // 10_000
+        await responses.aclose()
+        while not (here / "closed").exists():
+            await asyncio.sleep(0.01)
 
 
 @on_a_loop

@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 from loops import on_a_loop
+from orchestra.bridges import make_certificates
 from orchestra.hubs import SOMEBODY, call_tool, raw, running, sdk, write_plugins_file
 
 from concertino import Client, ToolError
 from concertino.orchestra.embedded_hub import EmbeddedHub
+from concertino.orchestra.hub import Hub
 from concertino.orchestra.link import open_link
 from concertino.orchestra.plugin_pb2 import PluginRequest, StreamStart, ToolRequest
 from concertino.orchestra.plugin_process import PluginProcess
 from concertino.orchestra.plugins_file import read_plugins
+from concertino.orchestra.streams import WINDOW_BYTES
 from concertino.orchestra.structs import pack, unpack
 
 COUNTER = """
@@ -233,6 +236,66 @@ async def test_a_relayed_call_that_became_a_stream_is_cancelled_in_the_plugin(
             while not (folder / "tools_drip.py.closed").exists():
                 await asyncio.sleep(0.01)
         await link.close()
+
+
+FLOOD = """
+import pathlib
+from concertino import Context, Plugin
+plugin = Plugin("tools.flood")
+here = pathlib.Path(__file__).parent
+sent = 0
+@plugin.tool
+async def flood(context: Context) -> str:
+    global sent
+    try:
+        while True:
+            await context.progress(sent, None, "x" * 10_000)
+            sent += 1
+    finally:
+        (here / "closed").touch()
+@plugin.tool
+async def count() -> int:
+    return sent
+plugin.run()
+"""
+
+
+async def count_when_flood_stops(hub: Hub) -> int:
+    """Return how many chunks of 10 kB the tool `flood` has sent when it sends no more.
+
+    Calls of another tool of the plugin are answered meanwhile.
+    """
+    counts = [-1, 0]
+    while counts[-1] != counts[-2]:
+        for _ in range(20):
+            result = (await call_tool(hub, "count")).tool_call
+        counts.append(unpack(result.result)["data"])
+    return counts[-1]
+
+
+@pytest.mark.parametrize("end", ["cancelled", "lost"])
+@pytest.mark.parametrize("way", ["unix", "quic"])
+@on_a_loop
+async def test_a_caller_that_stops_reading_stops_the_plugin_behind_its_hub_and_nobody_else(
+    folder: Path, way: str, end: str
+) -> None:
+    flood = sdk(folder, "tools.flood", FLOOD, socket=way == "unix")
+    path = write_plugins_file(folder, flood, certs_dir=str(make_certificates(folder).folder))
+    address = f"unix:{folder / 'hub.sock'}"
+    async with running(path, is_private=False, listen_addr=address) as hub:
+        link = await open_link(address)
+        start = StreamStart(stream_id="1", tool_name="flood", window=WINDOW_BYTES)
+        responses = link.stream(PluginRequest(stream_start=start), 60)
+        await anext(responses)
+        # Two windows over QUIC, where the hub is a receiver of its own, and what is on its way.
+        assert await count_when_flood_stops(hub) < 3 * WINDOW_BYTES // 10_000
+        if end == "cancelled":
+            await responses.aclose()
+        await link.close()
+        while not (folder / "closed").exists():
+            await asyncio.sleep(0.01)
+        await responses.aclose()
+        assert (await call_tool(hub, "count")).tool_call.success
 
 
 TRACED = """
