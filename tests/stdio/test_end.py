@@ -391,11 +391,11 @@ def test_a_backend_that_hangs_does_not_hold_the_exit(what: str, how: str, tmp_pa
 def test_a_handler_that_holds_the_loop_does_not_hold_the_exit(how: str) -> None:
     with Process(env=DRAIN) as process:
         process.initialize()
-        process.send(call(1, "hold_the_loop", {"seconds": 60}))
+        process.send(call(1, "sleep", {"seconds": 60}), call(2, "hold_the_loop", {"seconds": 60}))
         process.until_stderr("holding")
         process.close_stdin() if how == "end of input" else process.signal(signal.SIGTERM)
         assert process.wait() == 0
-        process.pump(lambda: process.eof)
+        assert cut_off(process, 1, 2)
         assert b"something blocked the shutdown" in process.stderr
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from concertino.errors import INTERNAL_ERROR
@@ -137,22 +137,30 @@ class ConnectionEnd:
     def _cut_off(self) -> None:
         """Fail the calls that still run or wait, and close. The drain timer calls this."""
         self._end_subscriptions()
+        self.fail_calls()
+        self.close(CLEANUP_S)
+
+    def fail_calls(self, *others: SessionRequest) -> None:
+        """Send an error response to each call that still runs or waits, and cancel its task.
+
+        Exceptions are logged and not raised.
+        others: calls that are in no table of calls; they get the response, too.
+        """
         try:
-            self._fail_calls()
+            self._fail_calls(others)
             self._connection.flush()
         except Exception:
             self.report_fault("what was cut off could not be answered")
-        self.close(CLEANUP_S)
 
-    def _fail_calls(self) -> None:
-        """Send an error response to each call that still runs or waits, and cancel its task."""
+    def _fail_calls(self, others: Iterable[SessionRequest]) -> None:
+        """Do what fail_calls() does, but leave the responses in the buffer of the connection."""
         session = self._session
         peer = session.peer
         # The results of calls that have ended, but wait for a slow client, become errors as well.
         peer.drop_waiting_responses()
 
         ended = 0
-        for request in [*peer.running.values(), *peer.waiting.values()]:
+        for request in [*peer.running.values(), *peer.waiting.values(), *others]:
             try:
                 session.fail(request, INTERNAL_ERROR, "the server is shutting down")
             except Exception:

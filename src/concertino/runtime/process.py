@@ -307,25 +307,28 @@ async def _serve(
         # at once. Therefore handle signals before. stop() runs on the loop, after open() has
         # returned.
         def log_shutdown() -> None:
-            calls = host.calls_under_way
-            if _has_uncounted_call(loop):
-                calls += 1
-            messages.on_shutdown(calls)
+            messages.on_shutdown(host.calls_under_way + len(_find_uncounted_call(loop)))
 
         def stop() -> None:
             log_shutdown()
             frontend.stop()
 
-        def refuse() -> None:
-            """Answer the clients' first requests, in a thread, if the start blocks the loop."""
-            if not host.started.done():
-                for connection in list(host.connections):
-                    connection.ready(ConcertinoError(BLOCKED_START))
-                # Nothing has read the requests that are still in the pipe.
-                frontend.refuse(BLOCKED_START)
+        def answer_clients() -> None:
+            """Answer the clients in a thread, because a handler or the start blocks the loop."""
+            connections = list(host.connections)
+            if host.started.done():
+                # Only over stdio is it known whose call blocks the loop.
+                blocking = _find_uncounted_call(loop) if len(connections) == 1 else ()
+                for connection in connections:
+                    connection.cut_off(*blocking)
+                return
+            for connection in connections:
+                connection.ready(ConcertinoError(BLOCKED_START))
+            # Nothing has read the requests that are still in the pipe.
+            frontend.refuse(BLOCKED_START)
 
         watchdog.on_blocked = log_shutdown
-        watchdog.on_timeout = refuse
+        watchdog.on_timeout = answer_clients
         begin_shutdown_at_signals(loop, stop, frontend.release, watchdog)
         closed = frontend.open(host, wrap, watchdog)
 
@@ -358,14 +361,14 @@ async def _serve(
     return frontend.exit_code()
 
 
-def _has_uncounted_call(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether a call has blocked the event loop since it began.
+def _find_uncounted_call(loop: asyncio.AbstractEventLoop) -> tuple[SessionRequest, ...]:
+    """Return the call that has blocked the event loop since it began; () if there is none.
 
     Such a call is not in the table of calls yet. May be called in any thread.
     """
     task = asyncio.current_task(loop)
     request = None if task is None else subject_of(task)
-    return isinstance(request, SessionRequest) and request.table is None
+    return (request,) if isinstance(request, SessionRequest) and request.table is None else ()
 
 
 class _LifecycleLog:

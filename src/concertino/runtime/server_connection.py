@@ -493,6 +493,13 @@ class ServerConnection:
         peer = self.session.peer
         return len(peer.running) + len(peer.waiting) - self.session.subscriptions.open_count
 
+    def cut_off(self, *blocking: SessionRequest) -> None:
+        """Answer all calls with an error. Called in a thread before the process ends.
+
+        blocking: a call that blocks the event loop since it began.
+        """
+        self._end.fail_calls(*blocking)
+
     def drain(self) -> None:
         """Begin to end the connection: read nothing more, let calls finish, then close.
 

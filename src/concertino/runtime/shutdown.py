@@ -55,7 +55,8 @@ class ShutdownWatchdog:
     began: when the shutdown began, by time.monotonic(); None before.
     on_blocked: called in a thread if a handler blocks the event loop when a signal comes, so that
         the loop itself cannot begin the shutdown.
-    on_timeout: called in a thread before the process ends; it has LAST_LOG_S seconds.
+    on_timeout: called in a thread if the loop is still blocked when the process ends; it has about
+        LAST_LOG_S seconds.
     """
 
     def __init__(
@@ -131,11 +132,12 @@ class ShutdownWatchdog:
 
         try:
             # In other threads: a blocked thread may hold the locks of the logging module.
-            threads = [
-                threading.Thread(target=target, daemon=True)
-                for target in (self._log_timeout, self.on_timeout)
-            ]
             until = time.monotonic() + LAST_LOG_S
+            targets: list[Callable[[], object]] = [self._log_timeout]
+            # A loop that runs may be writing to the clients itself.
+            if not self._runs_loop(BLOCKED_S):
+                targets.append(self.on_timeout)
+            threads = [threading.Thread(target=target, daemon=True) for target in targets]
             for thread in threads:
                 thread.start()
             for thread in threads:
