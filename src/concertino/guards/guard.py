@@ -102,8 +102,8 @@ class Guard(BackendWrapper):
     redact: whether to remove secrets, such as tokens and passwords, from everything that is sent to
         the client.
     store: stores results that are too large; None for a store with default limits.
-    clock: returns the time in seconds, for rates. If it goes back, the guard's time stands still
-        until the clock has caught up.
+    clock: a function that returns the time in seconds, for rates. If the clock goes back, the
+        guard's time stands still until the clock has caught up.
     Raises ValueError, which names the invalid argument.
     """
 
@@ -285,8 +285,8 @@ class Guard(BackendWrapper):
     def allows(self, kind: str, name: str) -> bool:
         """Return whether `allow` and `deny` let clients see and call an operation.
 
-        kind: the kind of the operation: "tool", "prompt" or "resource".
-        name: its name or URI.
+        kind: "tool", "prompt" or "resource".
+        name: the name or URI of the operation.
         """
         return self._visibility.allows(kind, name)
 

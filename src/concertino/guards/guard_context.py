@@ -20,7 +20,7 @@ class GuardContext(Struct, eq=False):
     """A Context that can remove secrets from messages, and knows whether the time limit has passed.
 
     inner: the Context of the call, which has all other attributes.
-    is_over: whether the time limit has passed; then `cancelled` is True, too. Deadline sets it.
+    is_over: whether the time limit has passed, so that `cancelled` is True. Set by Deadline.
     redacts: whether to remove secrets from progress and log messages.
     """
 

@@ -45,8 +45,8 @@ class Metrics(BackendWrapper):
         atomically, so that no reader sees an incomplete one.
     every_s: how many seconds pass between two writes.
     clock: a monotonic clock in seconds, for the durations of calls.
-    counts: counts the calls. Several Metrics with the same object count their calls together. None
-        for a new object.
+    counts: the object that counts the calls. Several Metrics with the same object count their calls
+        together. None for a new object.
     """
 
     def __init__(
@@ -157,6 +157,6 @@ def metrics_of(
     """Return a function that wraps a backend in Metrics.
 
     path: the metrics file, which Metrics writes for Prometheus; None for no file.
-    counts: counts the calls; None for a new object for each backend.
+    counts: the object that counts the calls; None for a new object for each backend.
     """
     return partial(Metrics, path=path, counts=counts)

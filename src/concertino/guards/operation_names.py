@@ -82,7 +82,8 @@ class Patterns:
 
         The two spellings are the URI itself and the percent-decoded URI. Both lead to the same
         resource, because URI templates decode URIs.
-        kind, name: the same as for match().
+        kind: "tool", "prompt" or "resource".
+        name: the name or URI of the operation, without a prefix.
         """
         return any(self.match(kind, spelling) for spelling in _spellings(kind, name))
 
@@ -91,7 +92,8 @@ class Patterns:
 
         The two spellings are the URI itself and the percent-decoded URI. They may match different
         patterns.
-        kind, name: the same as for match().
+        kind: "tool", "prompt" or "resource".
+        name: the name or URI of the operation, without a prefix.
         """
         return all(self.match(kind, spelling) for spelling in _spellings(kind, name))
 
@@ -147,7 +149,7 @@ class Visibility:
 def operation_name(method: str, name: str) -> str:
     """Return an operation's name with its prefix, as in patterns.
 
-    Examples are `prompt:greet` and, because tools need no prefix, `add`.
+    Examples are `prompt:greet` for a prompt, and `add` for a tool, which needs no prefix.
     method: the method that calls the operation, such as "prompts/get".
     name: the name or URI of the operation.
     """

@@ -111,7 +111,7 @@ class GuardLimits(Struct, frozen=True):
     timeout_s: how long a call may take, in seconds; None for any time.
     max_bytes: the largest size of a result as JSON, in bytes; None for any size.
     redact: whether to remove secrets.
-    store: stores the results that are too large.
+    store: the store of results that are too large.
     late_work: the calls that continue after their time limit.
     clock: a monotonic clock in seconds.
     """
@@ -125,9 +125,9 @@ class GuardLimits(Struct, frozen=True):
     clock: Callable[[], float]
 
     def redaction_only(self) -> GuardLimits:
-        """Return the settings for operations that the guard's `match` does not select.
+        """Return the settings for operations that the option `match` of Guard does not select.
 
-        For these, the guard only removes secrets.
+        For such an operation, the guard only removes secrets and counts rates.
         """
         return replace(self, permits=None, timeout_s=None, max_bytes=None)
 
@@ -203,7 +203,8 @@ class OperationPolicy:
     def begin_method(self) -> BeginCall:
         """Return the fastest function that can begin calls of this operation with its settings.
 
-        The function is one of the three below. Each returns the coroutine that handles the call.
+        The function takes a call, its Context and its HooksSlot, and returns the coroutine that
+        handles the call.
         """
         if not self.windows and not self._needs_end_hook:
             return self._begin_unlimited

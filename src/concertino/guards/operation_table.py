@@ -31,8 +31,8 @@ SWEEP_INTERVAL_S = 1.0
 class OperationTable:
     """The OperationPolicies of a guard, one for each tool, prompt or resource ("operation").
 
-    A policy has the settings of one operation, and begins its calls. add() makes it at the first
-    call of the operation.
+    A policy has the settings of one operation, and begins the calls of the operation. add() makes
+    the policy at the first call.
     inner: the backend that handles the calls.
     limits: the settings of the guard.
     rates: the rates of the guard.
@@ -61,20 +61,21 @@ class OperationTable:
         self._swept_at = limits.clock()
 
     def begin_by_name(self, method: str) -> Mapping[str, BeginCall]:
-        """Return the functions that begin calls, by the name of the operation.
+        """Return name of an operation -> the function that begins calls of the operation.
 
-        The mapping is live: add() adds entries to it, and may remove others.
+        The mapping changes later: add() adds entries, and may remove others.
         method: the method of the calls, such as "tools/call".
         """
         return self._begin[method]
 
     def add(self, method: str, name: str) -> BeginCall:
-        """Make the policy of an operation, and return the function that begins its calls.
+        """Make the OperationPolicy of an operation, and return the function that begins its calls.
 
         If the table is full, or the name is very long, the policy is not stored, and add() must be
         called again for the next call. Operations without a stored policy share their counters of
         rates.
-        method, name: for example "tools/call" and the name of the tool.
+        method: the method of the calls, such as "tools/call".
+        name: the name or URI of the operation.
         """
         policies = self._policies[method]
         is_kept = len(name) <= MAX_NAME and (len(policies) < MAX_POLICIES or self._sweep(method))

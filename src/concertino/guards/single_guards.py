@@ -28,7 +28,7 @@ class RateLimit(Guard):
     match: patterns of the operations to which the limit applies: `search_*` selects tools,
         `prompt:draft_*` prompts, `resource:notes://*` resources; by default all tools.
     shared: whether all these operations are counted together; by default each is counted alone.
-    clock: returns the time in seconds, for tests.
+    clock: a function that returns the time in seconds, for tests.
     """
 
     def __init__(
