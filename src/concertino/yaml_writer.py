@@ -123,7 +123,8 @@ class _Writer:
                 raise ValueError(f"a key: expected a text, got {type(key).__name__}")
             self._indent(indent)
             if len(key.encode()) <= MAX_KEY_BYTES and not any(c in _BREAKS for c in key):
-                self._write_text(key, 0, 0, is_outermost=depth == 0)
+                # A key without line breaks is never written as a block, so it needs no indentation.
+                self._write_text(key, parent=0, indent=0, is_outermost=depth == 0)
                 self._write_token(":", attached=True)
             else:
                 self._write_token("?", continues=True)
@@ -217,11 +218,10 @@ class _Writer:
 
     def _indent(self, indent: int) -> None:
         """Begin a line with this indentation, unless the current line is at this column already."""
-        if (
-            not self._only_indicators
-            or self._column > indent
-            or (self._column == indent and not self._after_blank)
-        ):
+        is_beyond = self._column > indent
+        is_attached = self._column == indent and not self._after_blank
+        # A line that has only `-`, `?` and `:` so far continues, if this column is still free.
+        if not self._only_indicators or is_beyond or is_attached:
             self._break()
         self._parts.append(" " * (indent - self._column))
         self._column = indent

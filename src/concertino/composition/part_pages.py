@@ -195,8 +195,8 @@ class PartPages:
         previous_data, previous = self._decoded.get(key, (b"", None))
         if previous is not None and previous_data == data and previous.revision == revision:
             return previous
-        # Decoding the page also validates it. Otherwise one malformed item would make the list of
-        # all parts unreadable.
+        # Decoding the page also validates it: raise an error for a malformed item, which would make
+        # the list of all parts unreadable.
         content = decode_page(result, listing)
         raw_items = decode(data, type=dict[str, Raw])[listing.json_member]
         page = PartPage(content, decode(raw_items, type=list[dict[str, Raw]]), revision)

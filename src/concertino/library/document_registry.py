@@ -146,6 +146,7 @@ class DocumentRegistry:
         key = key_of(path)
         if self._keys.get(key) == path:
             del self._keys[key]
+            # Only two paths can have this key: the key itself, and the key with `.md`.
             other = key if path != key else f"{key}.md"
             if other in self._items and key_of(other) == key:
                 self._keys[key] = other
@@ -179,6 +180,8 @@ class DocumentRegistry:
 
         Raises Ambiguous if it is an alias of several files. The caller holds the lock.
         """
+        # Look for a file with this key, with this path, and behind a symbolic link with this path,
+        # whether the client has written the `.md` of the link or not.
         for path in (
             self._keys.get(key, ""),
             key,

@@ -246,6 +246,7 @@ class Library:
         with self._lock:
             if not self._hosts.remove_one():
                 return
+            # Another Host may start this library again later, and then needs new threads.
             threads, self._threads = self._threads, Threads(THREADS)
             loaded, self._loaded = self._loaded, None
         threads.close()

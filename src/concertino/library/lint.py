@@ -249,6 +249,7 @@ def _ambiguous_names(registry: DocumentRegistry) -> Iterator[tuple[str, LibraryP
     for name, items in registry.ambiguities().items():
         for item in items:
             others = ", ".join(other.uri for other in items if other is not item)
+            # Whether the shared name is the id of this document and of another one.
             same_id = isinstance(item, Document) and any(
                 isinstance(other, Document) and other is not item and other.id == item.id == name
                 for other in items

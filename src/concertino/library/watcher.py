@@ -99,10 +99,13 @@ class Watcher:
                         POLL_S,
                         exc,
                     )
+                    # Poll from now on.
                     watchfiles = None
+                # Changes since the end of _watch() have caused no event.
                 self.receives_events = False
                 self._report(None)
 
+            # Without a directory, there is nothing to watch until it exists again.
             if watchfiles is None or not self._all_exist():
                 self._closed.wait(POLL_S)
                 self._report(None)

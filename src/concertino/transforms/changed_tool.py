@@ -120,15 +120,13 @@ class ChangedTool:
                 shown[self._renamed.get(own, own)] = self._show_argument(own, argument)
         members["properties"] = Raw(encode(shown))
         if "required" in members:
-            members["required"] = Raw(
-                encode(
-                    [
-                        self._renamed.get(own, own)
-                        for own in required
-                        if self._is_shown(own) and own not in self._defaults
-                    ]
-                )
-            )
+            # An argument with a default need not be sent.
+            names = [
+                self._renamed.get(own, own)
+                for own in required
+                if self._is_shown(own) and own not in self._defaults
+            ]
+            members["required"] = Raw(encode(names))
         for member in RULES & members.keys():
             # Without the escapes that the server may have used.
             rule = encode(decode(members[member]))

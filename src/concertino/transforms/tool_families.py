@@ -58,13 +58,14 @@ class ToolFamilies:
         self._weights = {
             term: self._weigh(posting, len(members)) for term, posting in postings.items()
         }
-        # Name of a server in lower case, with spaces -> its tools.
-        self._servers = {
-            " ".join(WORD.findall(family.lower())): frozenset(numbers)
-            for family, numbers in members.items()
-            if "_" not in family and len(numbers) >= LEAST_SIZE
-            if _is_name(family, frozenset(numbers), postings)
-        }
+        # Name of a server in lower case, with spaces -> its tools. A family with two words, such as
+        # `jira_sprint`, is a part of a server's tools.
+        self._servers: dict[str, frozenset[int]] = {}
+        for family, numbers in members.items():
+            own = frozenset(numbers)
+            is_server = "_" not in family and len(own) >= LEAST_SIZE
+            if is_server and _is_name(family, own, postings):
+                self._servers[" ".join(WORD.findall(family.lower()))] = own
 
     def tools_of_named_servers(self, query: str) -> frozenset[int]:
         """Return the numbers of the tools of all servers that a query names.
