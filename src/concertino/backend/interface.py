@@ -244,7 +244,7 @@ class Context(Protocol):
         done: how much is done, in any unit.
         total: how much there is to do, in the same unit; None if that is not known.
         message: a text for people; None for no text. Clients of revision 2024-11-05 do not get it.
-        Returns an awaitable; see the class for what awaiting it does.
+        Returns an awaitable. Awaiting it waits until a slow client has read what was sent before.
         """
         ...
 
@@ -260,7 +260,7 @@ class Context(Protocol):
         level: how severe the message is, such as "info".
         data: any JSON value, usually a string.
         logger: the name of the logger, for the client; None for no name.
-        Returns an awaitable; see the class for what awaiting it does.
+        Returns an awaitable. Awaiting it waits until a slow client has read what was sent before.
         """
         ...
 

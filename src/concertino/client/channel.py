@@ -80,7 +80,7 @@ class Channel:
 
     Attributes:
     ending: whether and why the connection has ended.
-    skipped: counts the lines of the server that are no messages or match no request.
+    skipped: the counter of the server's lines that are no messages or match no request.
     input: facts about the frame (message) that is being handled, for all pending requests.
     progress: the progress trackers of pending requests.
     peer: the JSON-RPC layer, with the table of pending requests.

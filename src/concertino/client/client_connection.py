@@ -469,7 +469,7 @@ class ClientConnection:
 
         method: the method of the list, such as "tools/list".
         page_type: the class of the method's result, which is one page.
-        items: returns the items of a page.
+        items: a function that returns the items of a page.
         timeout_s: how many seconds to wait for each page; None for Timeouts.request_s.
         Raises NotSupported if the server does not declare the capability for the list, RpcError,
         TimedOut, Disconnected and ProtocolError.

@@ -101,7 +101,7 @@ class Guard(BackendWrapper):
         them.
     redact: whether to remove secrets, such as tokens and passwords, from everything that is sent to
         the client.
-    store: stores results that are too large; None for a store with default limits.
+    store: the store for results that are too large; None for a store with default limits.
     clock: a function that returns the time in seconds, for rates. If the clock goes back, the
         guard's time stands still until the clock has caught up.
     Raises ValueError, which names the invalid argument.

@@ -76,8 +76,8 @@ class Contexts:
     max_contexts: the largest number of contexts.
     max_bytes: the largest size of all contexts together. When this or max_contexts is exceeded, the
         least recently used contexts are dropped.
-    clock: returns the time in seconds. The default for a file is the time since the epoch, because
-        the file outlives the process; the default for memory is a monotonic clock.
+    clock: a function that returns the time in seconds. By default a monotonic clock; for a file,
+        the time since the epoch, because the file outlives the process.
 
     The methods raise ToolError with one of these codes:
 

@@ -107,7 +107,7 @@ class Depends:
 class Dependencies:
     """The providers of one server, and the handlers that need them.
 
-    lifespans: returns the server's lifespan functions; None if the server has none.
+    lifespans: a function that returns the server's lifespan functions; None if the server has none.
     in_thread: runs a `def` in a thread.
 
     Attribute:

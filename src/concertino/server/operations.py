@@ -87,7 +87,7 @@ class Operations:
     kept_s: how many seconds a result is stored after the end of its operation.
     kept: how many results are stored; the oldest ones are dropped first.
     max_kept_bytes: how many bytes the stored results may have together.
-    clock: returns the time in seconds; must not go backwards.
+    clock: a function that returns the time in seconds; must not go backwards.
     Raises ValueError for a number that is not positive, and RegistrationError if the server has
     started already.
     """

@@ -59,7 +59,8 @@ class Access(Struct, frozen=True):
     """Which callers may see and use an entry of a registry.
 
     tags: the tags by which enable() and disable() select the entry.
-    visible: returns whether a caller may see and use the entry; None if every caller may.
+    visible: a function that returns whether a caller may see and use the entry; None if every
+        caller may.
     scopes: the scopes that a caller's token must have.
     """
 

@@ -106,8 +106,8 @@ class Tools(Registry[RegisteredTool]):
     log: the server's logger.
 
     Attribute:
-    oversize: stores results that exceed the option max_result_bytes. tool_guards.py sets it when
-        the first tool with this option is registered; None before.
+    oversize: the store for results that exceed the option max_result_bytes; None before the first
+        tool with this option is registered.
     """
 
     def __init__(
