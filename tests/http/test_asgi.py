@@ -34,7 +34,7 @@ from http_service import (
 )
 from loops import on_a_loop
 
-from concertino import Server
+from concertino import Context, Server
 from concertino.backend import Principal
 from concertino.http import AsgiApplication, Authorization, HttpOptions, SharedSessions, asgi
 from concertino.http.asgi_channel import AsgiConnection
@@ -417,6 +417,31 @@ async def test_a_call_is_answered_while_the_application_ends(text: str) -> None:
     assert start["status"] == 200
     assert text_of(json.loads(b"".join(part["body"] for part in parts))) == text
     await closing
+
+
+@on_a_loop
+async def test_a_stream_ends_although_the_asgi_server_never_lets_it_wait() -> None:
+    server = Server("shop", version="1")
+
+    @server.tool
+    async def count(context: Context) -> str:
+        """Report progress, then end."""
+        for number in range(4):
+            await context.progress(number, 4)
+            await asyncio.sleep(0)
+        return "counted"
+
+    mcp = server.asgi()
+    message = modern("tools/call", name="count", arguments={}, _meta={"progressToken": 1})
+
+    async with asyncio.timeout(WAIT_S):
+        _, *events = await send_over_asgi(
+            mcp, headers={"Accept": "application/json, text/event-stream"}, message=message
+        )
+
+    assert b"counted" in events[-1]["body"]
+    assert not events[-1]["more_body"]
+    await mcp.close()
 
 
 @pytest.mark.parametrize("size", [100, 10_000])

@@ -118,8 +118,11 @@ class AsgiChannel(asyncio.Transport):
                     self._stop_watching()
                     self._resume_writing()
                     return response.is_reusable
-            # send() returns when the ASGI server has room for more.
+            # send() returns when the ASGI server has room for more. Then the connection may write
+            # at once what has waited for that.
             self._resume_writing()
+            if messages:
+                continue
             if self.is_closed:
                 return False
             await self._wait()
