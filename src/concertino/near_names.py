@@ -72,9 +72,9 @@ def hint_keywords(function: F) -> F:
     """Return a function like `function` whose errors for unknown keywords contain a suggestion.
 
     Use it as a decorator of a function or an `__init__`. For example, `Server("x", titel="X")`
-    raises a TypeError that ends with "did you mean 'title'?". Python itself makes such suggestions
-    only since 3.13. help() and inspect see the signature of `function`.
+    raises a TypeError that ends with "did you mean 'title'?".
     """
+    # Python itself makes such suggestions only since 3.13.
     return _hint(function, "")
 
 

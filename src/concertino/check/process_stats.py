@@ -123,8 +123,8 @@ def cpu_wait_s(group: int) -> float:
     """Return how long this process and a group were ready to run but had no CPU, in seconds.
 
     Subtract this from measured times: delays of a busy machine are not the server's fault.
-    Source: the second field of /proc/PID/task/TID/schedstat, in nanoseconds.
     """
+    # The second field of /proc/PID/task/TID/schedstat, in nanoseconds.
     total_ns = 0
     for pid in [os.getpid(), *(find_group_pids(group) or ())]:
         try:

@@ -135,10 +135,8 @@ def _flush_stdout() -> None:
 
 
 def discard_stdout() -> None:
-    """Redirect stdout to /dev/null. Call this after writing to stdout has failed.
-
-    Otherwise Python would try again to write the buffered output at its end, and report an error.
-    """
+    """Redirect stdout to /dev/null. Call this after writing to stdout has failed."""
+    # Otherwise Python would write the buffered output again at its end, and report an error.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -21,10 +21,7 @@ NO_VERSION = "0.0.0"
 
 
 class MissingFolders(TargetError):
-    """Raised if none of the folders exists that options or environment variables name.
-
-    The command line is valid, so this leads to exit code 1 and not 2.
-    """
+    """Raised if none of the folders exists that options or environment variables name."""
 
 
 class LibraryOptions(Struct, frozen=True):
@@ -87,8 +84,6 @@ def find_library_folders(
 
 def make_library(target: str | None, options: LibraryOptions) -> Backend:
     """Return a backend that serves the Markdown files in the folders of a library.
-
-    find_library_folders() finds the folders.
 
     target: a folder, such as `.`; None to take the folders from the options or the environment.
     Raises TargetError if no folder is named, and MissingFolders if none of them exists.

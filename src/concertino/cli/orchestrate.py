@@ -163,10 +163,8 @@ async def _start(hub: Hub, control: HubControl, reload: PluginsReload) -> None:
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the limit for open descriptors as far as the system allows.
-
-    The hub needs seven descriptors for each plugin.
-    """
+    """Raise the limit for open descriptors as far as the system allows."""
+    # The hub needs seven descriptors for each plugin.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft = hard if hard != resource.RLIM_INFINITY else 65536
     # macOS may report that there is no limit, and still refuse this value.

@@ -24,10 +24,9 @@ NESTED_COMMANDS = frozenset(("hub", "plugin", "cluster", "certs"))
 
 
 def make_whole_parser() -> argparse.ArgumentParser:
-    """Return a parser with the arguments of all commands, whose modules it imports.
+    """Return a parser with the arguments of all commands, for shell completion and documentation.
 
-    Shell completion and the documentation are made from it. main() does not use it, because the
-    imports would take too long.
+    This imports the modules of all commands.
     """
     parser, commands = make_parser()
     for command, (_, text) in COMMANDS.items():

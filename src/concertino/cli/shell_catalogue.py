@@ -128,16 +128,18 @@ class Catalogue:
             return _select_matching(self._suggest_first_word(command), word), start
 
         name, equals, value = word.partition("=")
+        # Where VALUE begins in KEY=VALUE.
+        value_start = start + len(name) + 1
         if command == "call" and rest[0] in self.tools:
             tool = self.tools[rest[0]]
             if equals:
-                return _select_matching(_suggest_values(tool, name), value), start + len(name) + 1
+                return _select_matching(_suggest_values(tool, name), value), value_start
             return _select_matching(_suggest_arguments(tool, rest[1:]), word), start
         if command == "prompt" and rest[0] in self.prompts:
             prompt = self.prompts[rest[0]]
             if equals and client is not None:
                 values = await _complete(client, prompt, name, value, rest[1:])
-                return [Suggestion(shlex.quote(item)) for item in values], start + len(name) + 1
+                return [Suggestion(shlex.quote(item)) for item in values], value_start
             given = {item.partition("=")[0] for item in rest[1:]}
             arguments = [
                 Suggestion(f"{item.name}=", item.description or "")
@@ -172,6 +174,7 @@ def _select_matching(suggestions: Iterable[Suggestion], word: str) -> list[Sugge
     """Return the suggestions that begin with a word, or else the suggestions that contain it."""
     folded = word.casefold()
     everything = list(suggestions)
+    # shlex.quote() may have put quotes around the text.
     begin = [item for item in everything if item.text.strip("'").casefold().startswith(folded)]
     matching = begin or [item for item in everything if folded in item.text.casefold()]
     return matching[:MAX_SUGGESTIONS]

@@ -53,6 +53,7 @@ def load_or_exit(
     try:
         return load_targets(targets, options, file_options, strict=strict, traceback=traceback)
     except MissingFolders as exc:
+        # The command line is valid, so the exit code is not that of a usage error.
         log.error("Failed to start server: %s", exc)
         frontend.refuse(str(exc))
         exit_process(FAILED, frontend.writer)

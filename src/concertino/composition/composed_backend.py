@@ -154,9 +154,10 @@ class ComposedBackend:
           but after `rules.drain_s` seconds at the latest.
         - Clients are notified that the features and all lists have changed.
 
-        This method awaits nothing, so a change never overlaps with another change or with close().
         parts: name -> backend, in the new order.
         """
+        # This method awaits nothing, so a change never overlaps with another change or with
+        # close().
         before = dict(self.parts)
         gone = {name: part for name, part in before.items() if parts.get(name) is not part}
         self.parts.clear()
@@ -265,7 +266,6 @@ class ComposedBackend:
     def on_part_change(self, what: ChangeKind) -> None:
         """Notify the clients that a list, or the features, of a part have changed.
 
-        The parts are asked for their resources again before the next call that needs them.
         what: "tools", "prompts", "resources" or "features".
         """
         self._mark_change(what)

@@ -132,10 +132,7 @@ class Analyser:
         )
 
     def analyse(self, text: str) -> str:
-        """Return the terms of a text in order, joined by spaces; "" if it has none.
-
-        tantivy stores this string, and splits it at the spaces.
-        """
+        """Return the terms of a text in order, joined by spaces; "" if it has none."""
         if len(self._terms) > MAX_REMEMBERED:
             self._terms.clear()
         runs = (

@@ -181,8 +181,9 @@ class Cache:
         """Return the content of the cache file. Later calls return the same object again.
 
         Returns None if there is no cache file, or if it is invalid. Raises TargetError if tantivy
-        is not installed, because a valid cache file names tantivy's version.
+        is not installed.
         """
+        # tantivy is needed, because a cache file is valid for one version of tantivy only.
         if not self._is_read:
             self._content = self._read()
             self._is_read = True
@@ -202,10 +203,10 @@ class Cache:
 
         Also removes directories that killed processes have left there.
         files: name -> content of the files to write into it; None for an empty directory.
-        document_bytes: the total size of the documents, from which the space that the index needs
-            is estimated.
-        Returns None, and logs the reason, if no directory can be created, because space or a
-        permission is missing. The caller then keeps its index in its own memory.
+        document_bytes: the total size of the documents, from which this method estimates the space
+            that the index needs.
+        Returns None, and logs the reason, if no directory can be created. The caller then keeps its
+        index in its own memory.
         """
         parents = [self.folder / "work"]
         try:

@@ -366,10 +366,8 @@ class Index:
         return sorted(self._snapshot.documents.values(), key=lambda document: document.uri)
 
     def length(self, document: Document) -> int:
-        """Return the number of tokens of a document's body.
-
-        The number is remembered, because a tokenizer needs a second for 10 MB.
-        """
+        """Return the number of tokens of a document's body."""
+        # Remember the number, because a tokenizer needs a second for 10 MB.
         known = self._lengths.get(document.digest)
         if known is None:
             if len(self._lengths) > MAX_LENGTHS:

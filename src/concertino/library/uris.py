@@ -79,11 +79,8 @@ def split_uri(scheme: str, uri: str) -> tuple[str, str | None] | None:
 
 
 def escape_uri(uri: str) -> str:
-    """Return a client's URI with all invalid characters percent-encoded, for the response.
-
-    Clients send URIs with invalid characters, such as spaces, because prompts insert values into
-    URIs without encoding them.
-    """
+    """Return a client's URI with all invalid characters percent-encoded, for the response."""
+    # Prompts insert values into URIs without encoding them, so clients send URIs with spaces.
     return INVALID_IN_URI.sub(lambda match: quote_from_bytes(match[0].encode(), ""), uri)
 
 

@@ -62,8 +62,7 @@ class Meanings(Struct, frozen=True):
     terms: (stem, weight) for each word that tools with these meanings may use. A stem may occur
         more than once.
     phrased: the stems of the words in the query that belong to a phrase of several words. Such a
-        word may mean something else by itself, such as `throw` in `throw away`. So ToolIndex does
-        not look for the verbs among them.
+        word may mean something else by itself, such as `throw` in `throw away`.
     """
 
     terms: tuple[tuple[str, float], ...]
