@@ -312,9 +312,8 @@ class Server(ServerBackend):
             Symbolic links are resolved when the resource is added, not when the file is read.
         Raises RegistrationError for an invalid argument.
         """
-        filled = None
-        if handler is not None:
-            filled = self.fill(handler, inline=bool(options.get("inline")))
+        inline = bool(options.get("inline"))
+        filled = None if handler is None else self.fill(handler, inline=inline)
         self._features.resources.add(uri, filled, text, blob, path, options, handler)
         self._report_change("resources")
 
@@ -553,8 +552,7 @@ class Server(ServerBackend):
             authorization, TLS and the public URL.
         limits: the limits for each connection. None for the defaults of Limits and the environment
             variables that replace them, such as CONCERTINO_MAX_IN_FLIGHT.
-        loop_factory: a function that makes the event loop, such as uvloop.new_event_loop; None for
-            asyncio's own.
+        loop_factory: makes the event loop, such as uvloop.new_event_loop; None for asyncio's own.
         Raises RuntimeError if another module is importing the calling file, because that import
         would never end.
         """
@@ -580,8 +578,7 @@ class Server(ServerBackend):
         path: the path of the MCP endpoint, below the path at which the application is mounted. The
             application also serves MCP at `/`.
         options: the settings of the HTTP server; None for the defaults of HttpOptions.
-        limits: the limits for each session. None for the defaults of Limits and the environment
-            variables that replace them.
+        limits: the limits for each session; None for the same limits as in run().
         """
         from concertino.http.asgi import AsgiApplication
 
