@@ -54,6 +54,14 @@ def test_a_request_of_2026_07_28_repeats_its_method_and_name() -> None:
     assert headers["mcp-name"] == "add"
 
 
+def test_an_initialize_of_2026_07_28_has_the_headers_of_that_revision() -> None:
+    # A client of `concertino connect` may send one. Without the headers, the error of the server
+    # would name a missing header, not the method.
+    headers = post("initialize")
+    assert headers["mcp-protocol-version"] == "2026-07-28"
+    assert headers["mcp-method"] == "initialize"
+
+
 @pytest.mark.parametrize(
     ("header", "arguments"),
     [

@@ -79,11 +79,10 @@ class RequestHeads:
         """Return the header lines that MCP requires for a message, by its revision."""
         params, method = message.params, message.method
         version = None if params.meta is None else params.meta.version
-        if method == "initialize":
-            return b""
         if not isinstance(version, str) or method is None:
-            # A message of a revision before 2026-07-28, or a response.
-            return self._session_lines()
+            # A message of a revision before 2026-07-28, or a response. An `initialize` of such a
+            # revision opens a session, so it cannot name one.
+            return b"" if method == "initialize" else self._session_lines()
         # The message may come from a client of a proxy, so its method and its revision may contain
         # any characters.
         lines = (
