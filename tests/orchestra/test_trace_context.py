@@ -16,8 +16,9 @@ from orchestra.hubs import SOURCES, running, sdk, write_plugins_file
 from concertino import Client, ServerParameters
 from concertino.guards import Telemetry
 from concertino.orchestra.embedded_hub import EmbeddedHub
+from concertino.orchestra.plugin_messages import PluginRequest, StorageReadRequest, ToolRequest
 from concertino.orchestra.plugins_file import read_plugins
-from concertino.orchestra.trace_context import read_trace
+from concertino.orchestra.trace_context import read_trace, trace_of
 
 # The examples of W3C Trace Context, sections 3.2.2 and 3.3.1, and of W3C Baggage.
 TRACE = {
@@ -126,3 +127,11 @@ def test_values_that_are_no_texts_or_too_long_are_left_out() -> None:
     assert read_trace({"traceparent": Raw(b"5"), "baggage": Raw(b'"a=b"')}) == {"baggage": "a=b"}
     assert read_trace({"tracestate": Raw(b'""'), "x": Raw(b'"y"')}) == {}
     assert read_trace({"baggage": Raw(b'"%s"' % (b"x" * 8193))}) == {}
+
+
+def test_a_plugin_cannot_add_other_keys_to_the_meta_of_requests() -> None:
+    others = {"orchestra/path": "x", "io.modelcontextprotocol/logLevel": "debug"}
+    read = StorageReadRequest(path="notes://1", trace={**TRACE, **others})
+    assert trace_of(PluginRequest(storage_read=read)) == TRACE
+    call = ToolRequest(tool_name="add", trace_parent="00-1", trace={**others, "baggage": "a=b"})
+    assert trace_of(PluginRequest(tool_call=call)) == {"traceparent": "00-1", "baggage": "a=b"}

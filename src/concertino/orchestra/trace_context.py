@@ -45,7 +45,11 @@ def read_trace(meta: Mapping[str, Raw]) -> dict[str, str]:
 
 
 def trace_of(request: PluginRequest) -> dict[str, str]:
-    """Return the trace context of a request of the plugin protocol, as key -> value."""
+    """Return the trace context of a request of the plugin protocol, as key -> value.
+
+    The result becomes part of the `_meta` of requests to MCP servers. So other keys of the map are
+    left out, which the plugin that has sent the request chooses.
+    """
     match request.WhichOneof("request"):
         case "tool_call":
             parent, trace = request.tool_call.trace_parent, request.tool_call.trace
@@ -57,4 +61,7 @@ def trace_of(request: PluginRequest) -> dict[str, str]:
             parent, trace = "", request.storage_read.trace
         case _:
             return {}
-    return {**trace, PARENT: parent} if parent else dict(trace)
+    values = {key: trace[key] for key in TRACE_KEYS if key in trace}
+    if parent:
+        values[PARENT] = parent
+    return values
