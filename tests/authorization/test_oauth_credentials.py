@@ -478,6 +478,14 @@ async def test_another_authorization_server_means_another_registration() -> None
         assert stored(old).issuer == new.origin
 
 
+@on_a_loop
+async def test_an_empty_name_among_the_authorization_servers_is_not_chosen() -> None:
+    async with running(AuthorizationServer()) as server:
+        server.resource = {"authorization_servers": [server.origin, ""]}
+        await call(server, by_person())
+        assert stored(server).issuer == server.origin
+
+
 # Refresh
 
 

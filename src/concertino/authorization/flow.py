@@ -136,7 +136,7 @@ class LoginFlow:
         # If the server names several, prefer one that this client already uses.
         issuers = resource.authorization_servers
         issuer = issuers[0]
-        if self._settings.issuer in issuers:
+        if self._settings.issuer and self._settings.issuer in issuers:
             issuer = self._settings.issuer
         elif previous is not None and previous.issuer in issuers:
             issuer = previous.issuer
