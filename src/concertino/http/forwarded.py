@@ -62,9 +62,10 @@ class TrustedProxies:
             not trusted; None for a Unix socket, whose clients run under the same user and are
             trusted.
         """
-        is_trusted = peer is None or self._trusts(peer)
-        if not self._networks or not is_trusted:
+        if not self._networks:
             return Forwarded(peer or "")
+        if peer is not None and not self._trusts(peer):
+            return Forwarded(peer)
         if (header := head.headers.get(b"forwarded")) is not None:
             hops = [_parse_element(text) for text in _split(header.decode("latin-1"))]
             addresses = [hop.get("for", "") for hop in hops]
