@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -135,6 +136,21 @@ async def test_the_commands_find_the_hub(
         assert (await run("restart", "none"))[0] == 1
         assert (await run("stop", "tools.echo", "--hub", "1"))[0] == 2
     assert find_hubs(os.environ) == {}
+
+
+def test_a_socket_of_a_killed_hub_of_another_pid_namespace_is_removed(runtime_folder: Path) -> None:
+    """Commands without --hub would be refused, because two hubs seem to run."""
+    runtime_folder.mkdir(mode=0o700)
+    path = runtime_folder / f"{2**22 + 1}-1-1"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        # A hub has just made its socket, and does not listen yet.
+        assert find_hubs(os.environ) == {2**22 + 1: path}
+        os.utime(path, (0, 0))
+        listener.listen()
+        assert find_hubs(os.environ) == {2**22 + 1: path}
+    assert find_hubs(os.environ) == {}
+    assert not path.exists()
 
 
 @on_a_loop

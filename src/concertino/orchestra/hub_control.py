@@ -3,8 +3,8 @@
 A hub starts plugins, programs with tools, and forwards requests to them. HubControl listens at a
 Unix socket in a directory that only this user can enter. The client, the command `concertino hub`,
 finds the socket in this directory. It sends a ControlRequest as one line of JSON, and gets a
-ControlAnswer as JSON. The name of the socket contains the id and the start time of the hub's
-process, so that the client recognizes sockets of killed hubs.
+ControlAnswer as JSON. The name of the socket contains the id, the start time and the pid namespace
+of the hub's process, so that the client recognizes sockets of killed hubs.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from concertino.excerpts import shorten
 from concertino.logs.redact import redactor
 from concertino.orchestra.hub import Hub
 from concertino.proxy.server_status import (
+    is_old,
     listen_in_first,
     remove_stale_sockets,
     status_folders,
@@ -293,11 +294,30 @@ def find_hubs(environment: Mapping[str, str]) -> dict[int, Path]:
             remove_stale_sockets(folder)
             for path in sorted(folder.iterdir()):
                 pid = path.name.partition("-")[0]
-                if pid.isdecimal():
+                if not pid.isdecimal():
+                    continue
+                if is_old(path) and _refuses(path):
+                    # A hub in another pid namespace, such as that of a container, was killed.
+                    path.unlink(missing_ok=True)
+                else:
                     hubs[int(pid)] = path
         except OSError:
             continue
     return hubs
+
+
+def _refuses(path: Path) -> bool:
+    """Return whether nobody listens at a socket."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.setblocking(False)
+        try:
+            connection.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            # The hub does not accept connections now, or the socket is gone.
+            return False
+    return False
 
 
 def ask_hub(path: Path, request: ControlRequest) -> ControlAnswer:

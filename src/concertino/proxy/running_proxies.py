@@ -20,6 +20,7 @@ from concertino.proxy.server_status import (
     ProxyStatus,
     ServerStatus,
     has_ended,
+    is_old,
     remove_stale_sockets,
     status_folders,
 )
@@ -36,8 +37,6 @@ __all__ = ["RunningServer", "read_servers"]
 
 # The limit for the answer of a proxy, in seconds. A proxy that hangs does not delay the others.
 ANSWER_S = 1.0
-# After this time, in seconds, a process certainly listens at the socket that it has made.
-OPENING_S = 60.0
 # The largest size of an answer in bytes.
 MAX_ANSWER = 2**20
 
@@ -138,7 +137,7 @@ def _read_statuses(environment: Mapping[str, str]) -> Iterator[ProxyStatus]:
                 status = _ask(path)
             except (OSError, *DECODE_ERRORS) as exc:
                 is_refused = isinstance(exc, ConnectionRefusedError)
-                if has_ended(path.name) or (is_refused and _is_old(path)):
+                if has_ended(path.name) or (is_refused and is_old(path)):
                     # The process has ended meanwhile, or has been killed.
                     path.unlink(missing_ok=True)
                     continue
@@ -149,14 +148,6 @@ def _read_statuses(environment: Mapping[str, str]) -> Iterator[ProxyStatus]:
                 status = _no_answer(pid, _explain(exc))
             if status is not None:
                 yield status
-
-
-def _is_old(path: Path) -> bool:
-    """Return whether a socket was made more than OPENING_S ago, or is gone."""
-    try:
-        return time.time() - path.stat().st_mtime > OPENING_S
-    except OSError:
-        return True
 
 
 def _explain(exc: Exception) -> str:

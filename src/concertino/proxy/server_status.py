@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ __all__ = [
     "add_source",
     "describe_error",
     "has_ended",
+    "is_old",
     "listen_in_first",
     "make_private",
     "remove_source",
@@ -49,6 +51,8 @@ log = logging.getLogger("concertino.proxy")
 # The socket is opened this many seconds after the first server was added, so that it does not delay
 # the server's start, for which a client waits.
 OPEN_AFTER_S = 0.3
+# After this time, in seconds, a process certainly listens at the socket that it has made.
+OPENING_S = 60.0
 # The largest number of servers in an answer.
 MAX_SERVERS = 256
 # The longest error text in an answer, in characters.
@@ -272,6 +276,17 @@ def has_ended(name: str) -> bool:
         return not is_process(pid)
     state = read_process_state(pid)
     return state is None or not state.is_live or state.started_at != started_at
+
+
+def is_old(path: AnyPath) -> bool:
+    """Return whether a socket was made more than OPENING_S ago, or is gone.
+
+    If an old socket refuses connections, the process that has made it was killed.
+    """
+    try:
+        return time.time() - os.stat(path).st_mtime > OPENING_S
+    except OSError:
+        return True
 
 
 def _is_own(path: AnyPath) -> bool:
