@@ -46,8 +46,8 @@ NOUNS = {
     "array": "a JSON array such as '[1, 2]'",
     "object": "a JSON object such as '{\"key\": 1}'",
 }
-# JSON type -> the Python types of its values. Compared exactly, because bool derives from int. Raw
-# has the digits of an integer of more than 64 bits.
+# JSON type -> the Python types of its values. Compared exactly, because bool derives from int.
+# _read_json() returns an integer of more than 64 bits as Raw, with its digits.
 PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "integer": (int, Raw),
     "number": (int, float, Raw),
@@ -232,8 +232,9 @@ def check_names(
     command: Sequence[str],
     server: Sequence[str],
 ) -> list[str]:
-    """Check the names of the given arguments, and return the unknown ones, which may be allowed.
+    """Check the names of arguments of the form KEY=TEXT, and return the unknown ones, for a note.
 
+    Names of arguments that are given as JSON are not checked.
     Raises UsageError in these cases:
     - Required arguments are missing. If any JSON was given, this is not checked.
     - There are unknown arguments, and `takes.is_closed` is True.
@@ -428,8 +429,9 @@ def _read_json(text: str) -> Any:
 def _list_alternatives(schema: Any, root: Schema) -> list[Schema]:
     """Return the alternatives in the schema of an argument, with references resolved.
 
-    The items of anyOf, oneOf and allOf all count as alternatives. A schema that allows everything
-    becomes {}. Returns [] for an argument without a schema.
+    The items of allOf count as alternatives, as those of anyOf and oneOf do: the result only tells
+    how to read a text, and the server validates the value. A schema that allows everything becomes
+    {}. Returns [] for an argument without a schema.
 
     root: the schema in which references are looked up.
     """

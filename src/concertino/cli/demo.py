@@ -154,8 +154,10 @@ class ServerLog:
         self._has_grown.set()
 
     async def wait_for(self, pattern: str) -> re.Match[str]:
-        """Return the match of the first line that matches a pattern. Wait until there is one.
+        """Wait until a line of the server's log matches, and return the match of the first one.
 
+        Lines from before this call count, too.
+        pattern: a regular expression. It may match any part of a line.
         Raises Difference after PATIENCE_S seconds.
         """
         try:

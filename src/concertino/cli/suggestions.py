@@ -145,12 +145,13 @@ def suggest_separator(command: str, words: Sequence[str], unknown: Sequence[str]
     is_file = [os.path.splitext(word)[1] in INTERPRETERS and "=" not in word for word in words]
     if any(is_file):
         file = start = is_file.index(True)
-        # The server's command begins with the words before the file that may start it.
+        # Words such as `uv run python` directly before the file belong to the server's command.
         while start and re.fullmatch(STARTER, words[start - 1]):
             start -= 1
         before, server = list(words[:start]), shlex.join(words[start:])
         if start == file:
-            # The file has no interpreter before it, so add one.
+            # The file has no interpreter before it, so add one. It was probably not typed as a
+            # command, so the words after it are for concertino.
             server = f"{INTERPRETERS[os.path.splitext(words[file])[1]]} {shlex.quote(words[file])}"
             before += words[file + 1 :]
     elif words and words[-1].startswith(("unix:", "tcp:")):

@@ -143,7 +143,8 @@ class PartStarts:
         `rules.retries_s` is not empty, a failed part is started again soon after this error, so
         that a later call may succeed.
         """
-        # Loop, because another part may get the name while the call waits, and then starts too.
+        # While this call waits, the part may be removed, and another one may be added under the
+        # same name. Then wait for that one.
         while (first_start := self.starting.get(name)) is not None:
             # Do not await the future itself: a cancelled call would cancel it for all calls.
             await asyncio.wait((first_start,))
@@ -184,6 +185,7 @@ class PartStarts:
                 if has_started := await self._start_part(name, part, notifier):
                     await self._report_late(name)
         finally:
+            # If this task is cancelled during the first start, calls still wait for it.
             self._finish_first_start(name, first_start)
 
     def _finish_first_start(self, name: str, first_start: asyncio.Future[None]) -> None:

@@ -69,9 +69,9 @@ class PartView:
         return self._owners.show(self._part, uri)
 
     def select_uris(self, shown: frozenset[str]) -> frozenset[str]:
-        """Return the part's own URIs for URIs that clients use.
+        """Translate URIs that clients use to the part's own URIs.
 
-        URIs of other parts are dropped. URIs that no part lists are kept.
+        URIs that another part lists are left out. URIs that no part lists stay unchanged.
         """
         found = (self._owners.find(uri) for uri in shown)
         return frozenset(uri for owner, uri in found if owner in (None, self._part))

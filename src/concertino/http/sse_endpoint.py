@@ -21,7 +21,7 @@ from concertino.http.principal_limits import too_many
 from concertino.http.request_head import HttpError, unavailable
 from concertino.http.responses import encode_event
 from concertino.http.session_peers import SessionPeers, create_session_id, pass_on
-from concertino.jsonrpc.messages import NEWLINE, Id, one_line
+from concertino.jsonrpc.messages import Id, one_line
 from concertino.runtime.host import Host, Wrap
 from concertino.transports.connection import Receiver
 
@@ -88,6 +88,7 @@ class SseEndpoint:
         path = quote(f"{exchange.connection.facts.get('root_path', '')}{self._messages}")
         exchange.open_stream()
         exchange.send_event(f"event: endpoint\ndata: {path}?{SESSION}={id}\n\n".encode())
+        # Serve the session, and tell the caller which ServerConnection serves it.
         caller.attach(self._host.attach(self._wrap(session, f"sse {self._count}")))
 
     def post(self, exchange: Exchange) -> None:
@@ -186,7 +187,7 @@ class SseConnection:
         self.caller.update(exchange.principal)
         exchange.respond(HTTPStatus.ACCEPTED)
         body = exchange.body
-        receiver.on_frames((one_line(body) if NEWLINE in body else body,))
+        receiver.on_frames((one_line(body),))
 
     def _on_drain(self, unread: int) -> None:
         if self._receiver is not None:

@@ -195,13 +195,13 @@ class UnreadResults:
 
     Attributes:
     budget: the memory of unread responses of the process.
-    held: how many bytes of output are buffered; set by update().
-    blocked_kind: the kind of the first queued call, if that call waits because its result would
-        probably not fit; otherwise None.
-    on_blocked: called when a call or a response must wait. The runtime must then call
-        on_slow_calls() after a moment, and Peer.drop_waiting_responses() if the client reads
-        nothing. If it is None, calls never wait.
-    waiting: the responses that wait, by request, oldest first.
+    held: how many bytes of output the transport buffers; set by update().
+    waiting: the responses that are not passed to the transport yet, by request, oldest first.
+    blocked_kind: the kind (the method, with the name of the tool or prompt) of the first queued
+        call, if that call waits because its result would probably not fit; otherwise None.
+    on_blocked: a function that is called when a call or a response must wait. The runtime must then
+        call UnreadResults.on_slow_calls() after a moment, and Peer.drop_waiting_responses() if the
+        client reads nothing. If on_blocked is None, calls never wait.
     small_bytes: responses up to this size are sent at once, even if the client has not read earlier
         responses.
     dropped: how many responses were dropped. The code that logs the number sets it to 0.

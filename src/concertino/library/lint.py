@@ -89,7 +89,8 @@ def lint(
 ) -> LintReport:
     """Read all files of a library, and return their defects. Blocks.
 
-    If tantivy is not installed, the search for documents that no search finds is skipped.
+    If tantivy is not installed, it is not checked whether searches can find each document. The
+    report then says so in `skipped`.
     resources, prompts: the directories of the library; None for one that it does not have.
     scheme: the scheme of the library's URIs.
     count: counts the tokens of a text.

@@ -63,8 +63,8 @@ def configure(
     level: `debug`, `info`, `warn` or `error`; None for the variable LOG_LEVEL. An unknown value of
         a variable causes a warning in the log, and the default is used.
     component: the component name in lines of the logger `concertino` itself.
-    writer: writes the lines; None for the writer of the earlier call, or for a new one that writes
-        to stderr if this is the first call.
+    writer: writes the lines. If None, the writer of the previous call goes on; in the first call,
+        None makes a writer to stderr.
     environment: the environment variables; None for os.environ.
     rate: how many records are written per second in the long run.
     burst: how many records may be written at once after a quiet time.

@@ -154,10 +154,12 @@ def prepare_bridge(
 ) -> Certificates | None:
     """Return the certificates that a Bridge to this address needs; None for a Unix socket.
 
-    If the bridge has no certificate yet, one is issued with the authority's key in the directory.
+    Issues the certificate of the bridge if it is missing, and renews it if it expires soon or has
+    expired. Both need the key of the certificate authority, which is in `folder`.
+    address: the hub's address: HOST:PORT, unix:PATH, or nats://HOST.
     folder: the directory of certificates; None for ~/.orchestra/certs.
     Raises ValueError for a malformed address. Raises CertificateError if there is no valid
-    certificate, and the directory does not have the authority's key.
+    certificate, and `folder` does not have the key of the authority.
     """
     if check_hub_address(address).startswith("unix:"):
         return None

@@ -28,31 +28,32 @@ LATE_S = 0.4
 class FirstStart:
     """The progress of a plugin's first start. Use it on one event loop.
 
-    on_change: called without arguments when is_late or is_settled has changed, and when the start
-        is over.
+    on_change: called without arguments when is_late, settled or over has changed.
     previous: the FirstStart of the previous plugin over QUIC in the plugins file. This start waits
         until `previous.lets_next_start` is set. None if this start need not wait for another
         plugin.
 
     Attributes:
+    settled: an event that is set when requests should no longer wait for the plugin:
+        - Nobody should wait for the start any more: see `over`.
+        - The plugin sleeps, and so uses no processor time (idleness.py).
+        - A request has waited START_S (start_waits.py) for the plugin.
+    over: an event that is set when nobody should wait for this start any more:
+        - The plugin has started, or has failed to start.
+        - The plugin takes too long to boot (SLOW_BOOT_S in plugin_run.py).
+        - A plugin on which this one depends has failed to start.
     lets_next_start: an event that is set when the next plugin over QUIC may start: this start is
         settled, or this plugin has used NEXT_S of processor time.
     is_late: whether the plugin has used LATE_S of processor time and was not ready then. Calls that
         another plugin can answer do not wait for such a plugin.
-    is_settled: an event that is set when requests should no longer wait for the plugin:
-        - The start is over.
-        - The plugin sleeps, and so uses no processor time (idleness.py).
-        - A request has waited for the plugin as long as it may.
-    is_over: an event that is set when the start has succeeded or failed, when the plugin takes too
-        long to boot (SLOW_BOOT_S in plugin_run.py), or when a dependency has failed to start.
     has_run: an event that is set when the plugin runs for the first time.
     """
 
     def __init__(self, on_change: Callable[[], None], previous: FirstStart | None = None) -> None:
         self.lets_next_start = asyncio.Event()
         self.is_late = False
-        self.is_settled = asyncio.Event()
-        self.is_over = asyncio.Event()
+        self.settled = asyncio.Event()
+        self.over = asyncio.Event()
         self.has_run = asyncio.Event()
         self._on_change = on_change
         self._previous = previous
@@ -67,12 +68,12 @@ class FirstStart:
             waiting then, because the hub starts the dependency again.
         """
         for id, other in dependencies.items():
-            await other.is_settled.wait()
+            await other.settled.wait()
             # If the dependency is settled, but has not run, requests no longer wait for it. They
             # need not wait for this plugin either.
             if not other.has_run.is_set():
                 self.settle()
-            await other.is_over.wait()
+            await other.over.wait()
             # The dependency has failed to start. So this first start has failed, too.
             if not other.has_run.is_set():
                 on_failure(id)
@@ -94,11 +95,11 @@ class FirstStart:
 
     def settle(self) -> None:
         """End the waits of requests and other plugins for this start. The start may go on."""
-        self.is_settled.set()
+        self.settled.set()
         self.lets_next_start.set()
         self._on_change()
 
     def end(self) -> None:
         """Record that the start has succeeded or failed, or that nobody should wait for it."""
-        self.is_over.set()
+        self.over.set()
         self.settle()

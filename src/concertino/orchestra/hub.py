@@ -66,7 +66,7 @@ STOP_S = 5.0
 MAX_NAMED = 5
 # The following are kinds of requests: the names of the only field that is set in a PluginRequest.
 # Requests for lists. They wait until each plugin has started, has failed to start or sleeps, or has
-# taken so long that requests no longer wait for the plugin (FirstStart.is_settled).
+# taken so long that requests no longer wait for the plugin (FirstStart.settled).
 LIST_REQUESTS = ("list_tools", "list_prompts", "list_events", "storage_list")
 EVENT_KINDS = ("publish", "subscribe", "unsubscribe", "list_events")
 # Requests that one plugin answers, apart from tool calls.
@@ -158,9 +158,7 @@ class Hub:
         as launch().
         """
         await self.launch()
-        await asyncio.gather(
-            *(plugin.first_start.is_over.wait() for plugin in self._plugins.by_start)
-        )
+        await asyncio.gather(*(plugin.first_start.over.wait() for plugin in self._plugins.by_start))
         await self.settle()
 
     async def launch(self) -> None:

@@ -45,7 +45,7 @@ class StartWaits:
         The Hub calls this method whenever the state of a plugin has changed.
         """
         self.are_over = all(
-            plugin.first_start.is_over.is_set() and not plugin.is_replaced
+            plugin.first_start.over.is_set() and not plugin.is_replaced
             for plugin in self._plugins.by_start
         )
         if self._next_change is not None:
@@ -83,7 +83,7 @@ class StartWaits:
         # A plugin of the cluster has started, because the hub finds only plugins that run.
         if not isinstance(provider, PluginProcess):
             return False
-        if provider.is_replaced or not provider.first_start.is_over.is_set():
+        if provider.is_replaced or not provider.first_start.over.is_set():
             return True
         if not provider.uses_quic:
             return False
@@ -93,7 +93,7 @@ class StartWaits:
         return any(
             plugin.uses_quic
             and not plugin.first_start.is_late
-            and not plugin.first_start.is_settled.is_set()
+            and not plugin.first_start.settled.is_set()
             for plugin in later
         )
 
@@ -112,9 +112,9 @@ class StartWaits:
         if peer is not None and self._is_starting(peer):
             return
         waits = {
-            asyncio.ensure_future(plugin.first_start.is_settled.wait()): plugin
+            asyncio.ensure_future(plugin.first_start.settled.wait()): plugin
             for plugin in self._plugins.by_start
-            if not plugin.first_start.is_settled.is_set()
+            if not plugin.first_start.settled.is_set()
         }
         if waits:
             try:
@@ -145,5 +145,5 @@ class StartWaits:
         return any(
             is_plugin(peer, plugin)
             for plugin in self._plugins.by_start
-            if plugin.is_replaced or not plugin.first_start.is_over.is_set()
+            if plugin.is_replaced or not plugin.first_start.over.is_set()
         )

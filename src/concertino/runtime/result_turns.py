@@ -66,9 +66,11 @@ SAMPLE_DEPTH = 4
 class ResultTurns:
     """Decides which large results are sent in the current iteration of an event loop.
 
-    Each loop has one such object: result_turns_of(loop). In one iteration, results of about
-    TURN_BYTES are sent, or one value is converted to JSON. All other results and values wait in
-    order.
+    Each loop has one such object: result_turns_of(loop). In one iteration, it does one of these:
+    - It sends large results, with a total of about TURN_BYTES.
+    - It converts one large value that a handler has returned to JSON; of a long value, one part.
+
+    All other results and values wait in order.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -266,9 +266,10 @@ def lacks_self(handler: Handler) -> bool:
 
 
 def describe_missing_object(handler: Handler, example: str = "object.{}") -> str:
-    """Return an error text, with advice, for a handler for which lacks_self() is true.
+    """Return an error text, with advice, for a handler with a `self` that no object fills.
 
-    example: the code that the advice shows; {} stands for the name of the method.
+    lacks_self() finds such handlers.
+    example: the code of a bound method that the advice shows; {} stands for the method's name.
     """
     name = handler.__qualname__.rpartition("<locals>.")[2]
     if "." in name:

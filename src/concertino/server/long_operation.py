@@ -44,17 +44,17 @@ class LongOperation:
     """One long operation: one call of a tool of Operations.
 
     name: the name of the tool.
-    context: the context of the call.
-    message: the text of the status until the handler reports progress with another text.
-    estimated_time: the expected duration for people; None if it is not known.
+    call_context: the Context of the call, which counts as cancelled when the call has ended.
+    initial_message: the text of the status until the handler reports progress with another text.
+    estimated_time: the expected duration, as a text that people read; None if it is not known.
 
     Attributes:
     id: the handle by which clients ask for the operation, its `operationId`.
     state: "in_progress" until the operation ends, then its final state.
-    message: the last text that the handler has reported with its progress; at first the argument.
+    message: the last text that the handler has reported with its progress; initial_message before.
     last_progress: the last (progress, total) that the handler has reported; None before.
     waits: the futures for which the handler's thread waits in context.wait(). end() cancels them.
-    context: the Context for the handler, which stays usable when the call has ended.
+    context: the Context for the handler. It stays usable when the call has ended.
     task: the task that runs the handler. Operations sets it.
     outcome: the result of the handler and its size; None until the handler has returned or raised.
     ended_at: the time at which the task has ended, by the clock of Operations; None before.
@@ -65,18 +65,18 @@ class LongOperation:
     def __init__(
         self,
         name: str,
-        context: Context,
-        message: str,
+        call_context: Context,
+        initial_message: str,
         estimated_time: str | None,
     ) -> None:
         self.id = "op_" + os.urandom(16).hex()
         self.name = name
         self.state: State = "in_progress"
-        self.message = message
+        self.message = initial_message
         self.estimated_time = estimated_time
         self.last_progress: tuple[float, float | None] | None = None
         self.waits: set[Future[Any]] = set()
-        self.context = _OperationContext(context, self)
+        self.context = _OperationContext(call_context, self)
         self.task: asyncio.Task[None]
         self.outcome: _Outcome | None = None
         self.ended_at: float | None = None
