@@ -193,8 +193,10 @@ class McpSessions:
         """
         handler = self._handlers[call.method]
         try:
-            meta = self.forwarded_meta(context.meta.get(PATH, ()))
-            meta |= {key: context.meta[key] for key in TRACE_KEYS if key in context.meta}
+            # Read once, because the context makes a new dict each time.
+            received = context.meta
+            meta = self.forwarded_meta(received.get(PATH, ()))
+            meta |= {key: received[key] for key in TRACE_KEYS if key in received}
             if call.method != "tools/call":
                 return await handler(self.main, call.params, context, meta)
             async with self._session(context) as client:
