@@ -126,10 +126,17 @@ async def answer(request, peer):
         await hub.stop()
 
 
-@pytest.mark.parametrize("reason", ["http://x/mcp has not answered initialize", ""])
+@pytest.mark.parametrize(
+    ("status", "message", "reason"),
+    [
+        ("DEGRADED", "http://x/mcp has not answered initialize", ""),
+        ("DEGRADED", "", "it has not booted within 0.05 s"),
+        ("HEALTHY", "all is well", "it has not booted within 0.05 s"),
+    ],
+)
 @on_a_loop
 async def test_a_plugin_that_does_not_boot_says_what_it_waits_for_and_dependents_do_so_too(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, status: str, message: str, reason: str
 ) -> None:
     monkeypatch.setattr(plugin_run, "SLOW_BOOT_S", 0.05)
     late = f"""
@@ -140,7 +147,7 @@ async def answer(request, peer):
         await may_boot.wait()
     if request.HasField("health"):
         may_boot.set()
-        health = HealthResult(status=HealthResult.DEGRADED, message={reason!r})
+        health = HealthResult(status=HealthResult.{status}, message={message!r})
         return PluginResponse(health=health)
     return await easy(request, peer)
 """
@@ -157,7 +164,7 @@ async def answer(request, peer):
         await hub.launch()
         await until(hub, "late", "running")
         await until(hub, "dependent", "running")
-        assert reported == [reason or "it has not booted within 0.05 s"]
+        assert reported == [reason or message]
         assert (await call_tool(hub, "late")).tool_call.success
         assert plugin.reason == ""
         assert plugin.restarts == 0

@@ -361,7 +361,9 @@ class PluginRun:
         reason = ""
         with suppress(ConcertinoError):
             response = await link.request(PluginRequest(health=HealthRequest()), STEP_S)
-            reason = response.health.message
+            # The message of a plugin that says it is healthy does not explain the wait.
+            if response.health.status != HealthResult.HEALTHY:
+                reason = response.health.message
         on_slow(reason or f"it has not booted within {SLOW_BOOT_S:g} s")
 
     async def fetch_lists(
