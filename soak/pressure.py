@@ -39,7 +39,7 @@ def write_endless_line(context: CaseContext) -> None:
     written = 0
     before = process_stats.measure(process.pid)
     began = time.monotonic()
-    context.malformed_lines += 1
+    context.max_errors_without_id += 1
     with limit_memory(context, context.settings.message_limit_bytes + 64 * MIB):
         while time.monotonic() < began + LINE_S:
             context.write(chunk)
@@ -74,7 +74,7 @@ def write_endless_line(context: CaseContext) -> None:
 def end_endless_line(context: CaseContext) -> None:
     chunk = b"x" * MIB
     deadline = time.monotonic() + LINE_S
-    context.malformed_lines += 1
+    context.max_errors_without_id += 1
     with limit_memory(context, context.settings.message_limit_bytes + 64 * MIB):
         while time.monotonic() < deadline:
             context.write(chunk)
@@ -121,7 +121,7 @@ def _forget_messages(context: CaseContext, requests: list[Message]) -> None:
     output.messages.clear()
     output.notifications.clear()
     del output.responses_without_id[:-1]
-    context.malformed_lines = max(context.malformed_lines, 1)
+    context.max_errors_without_id = max(context.max_errors_without_id, 1)
     output.reset_volume()
 
 

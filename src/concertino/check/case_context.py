@@ -69,8 +69,8 @@ class CaseContext:
     settings: the time limits of the check, which users can change.
     expected: (type of an id, id) of a request -> how many responses it may get. The type is needed
         because 1 and 1.0 are equal in Python.
-    malformed_lines: how many malformed lines were sent; to each the server may send a response
-        without an id.
+    max_errors_without_id: how many error responses without an id the server may send: one for each
+        malformed line that was sent, and for each message whose id the server may not understand.
     allows_unknown_id: called with the id of a response that belongs to no request; returns whether
         the server may send it. By default it may not.
     """
@@ -89,7 +89,7 @@ class CaseContext:
         self.ended = False
         self.findings: list[CheckFinding] = []
         self.expected: dict[IdKey, ExpectedReplies] = {}
-        self.malformed_lines = 0
+        self.max_errors_without_id = 0
         self.allows_unknown_id: Callable[[Id], bool] = lambda _: False
         self._last_id = 1
         process.output.on_request = self._on_server_request
@@ -270,7 +270,7 @@ class CaseContext:
             settings.
         Raises Hang or Crash if the server does not read them in time.
         """
-        self.malformed_lines += lines
+        self.max_errors_without_id += lines
         self.write(data, within_s)
 
     # Reading

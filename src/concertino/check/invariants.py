@@ -82,8 +82,8 @@ def check_output(context: CaseContext) -> None:
             context.report(Violation(f"{expected.subject} (id {excerpt(key[1])}) {times}"))
 
     without_id = output.responses_without_id
-    if len(without_id) > context.malformed_lines:
-        lines = f"{context.malformed_lines} malformed lines: {excerpt(without_id[-1])}"
+    if len(without_id) > context.max_errors_without_id:
+        lines = f"{context.max_errors_without_id} malformed lines: {excerpt(without_id[-1])}"
         context.report(Violation(f"{len(without_id)} answers without an id for {lines}"))
     if context.modern and output.requests:
         text = "a request to the client, which 2026-07-28 does not allow"
@@ -146,7 +146,7 @@ def _check_resources(context: CaseContext, before: ProcessStats | None) -> None:
         return
 
     # Whether the case has sent only valid messages.
-    keeps_rules = not context.malformed_lines
+    keeps_rules = not context.max_errors_without_id
     if (growth := now.rss_bytes - before.rss_bytes) > allowed:
         limit = f"{allowed / MIB:.0f} MiB are allowed"
         text = f"memory grew by {growth / MIB:.0f} MiB and did not shrink; {limit}"

@@ -1,9 +1,10 @@
 """Section 6: concurrent calls, cancellation and progress.
 
-Each public function is one case of `concertino check`. It gets the CaseContext of a server process,
-causes a fault, and raises a finding if the server reacts wrongly. A Violation breaks a MUST of the
-specification, a Deviation only a stricter rule of this project, and in a Hang the process no longer
-answers (findings.py). CASES, at the end, has the name and the expected reaction of each case.
+`concertino check` has its cases in sections (SECTIONS in case.py). Each public function is one
+case. It gets the CaseContext of a server process, causes a fault, and raises a finding if the
+server reacts wrongly. A Violation breaks a MUST of the specification, a Deviation only a stricter
+rule of this project, and in a Hang the process no longer answers (findings.py). CASES, at the end,
+has the name and the expected reaction of each case.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def cancel_invalid_ids(context: CaseContext) -> None:
     errors = [message for message in output.messages[count_before:] if "error" in message]
     if errors:
         # Reported here, so the invariants need not report them again.
-        context.malformed_lines += len(output.responses_without_id)
+        context.max_errors_without_id += len(output.responses_without_id)
         raise Violation(f"a cancellation was answered: {excerpt(errors[0])}")
 
 

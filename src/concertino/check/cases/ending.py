@@ -1,9 +1,10 @@
 """Section 7, second part: the ways in which a server process ends.
 
-Each public function is one case of `concertino check`. It gets the CaseContext of a server process,
-causes a fault, and raises a finding if the server reacts wrongly. A Violation breaks a MUST of the
-specification, a Deviation only a stricter rule of this project, and in a Hang the process no longer
-answers (findings.py). CASES, at the end, has the name and the expected reaction of each case.
+`concertino check` has its cases in sections (SECTIONS in case.py). Each public function is one
+case. It gets the CaseContext of a server process, causes a fault, and raises a finding if the
+server reacts wrongly. A Violation breaks a MUST of the specification, a Deviation only a stricter
+rule of this project, and in a Hang the process no longer answers (findings.py). CASES, at the end,
+has the name and the expected reaction of each case.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def close_stdin_at_start(context: CaseContext) -> None:
 
 def close_stdin_inside_message(context: CaseContext) -> None:
     """Close stdin after half a request. The process must exit with code 0."""
-    context.malformed_lines += 1
+    context.max_errors_without_id += 1
     context.expect(77, "half a request", least=0)
     context.write(b'{"jsonrpc":"2.0","id":77,"method":"pi')
     context.close_stdin()

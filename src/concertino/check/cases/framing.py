@@ -1,9 +1,10 @@
 """Section 1, first part: bytes and framing, and the pieces in which input arrives.
 
-Each public function is one case of `concertino check`. It gets the CaseContext of a server process,
-causes a fault, and raises a finding if the server reacts wrongly. A Violation breaks a MUST of the
-specification, a Deviation only a stricter rule of this project, and in a Hang the process no longer
-answers (findings.py). CASES, at the end, has the name and the expected reaction of each case.
+`concertino check` has its cases in sections (SECTIONS in case.py). Each public function is one
+case. It gets the CaseContext of a server process, causes a fault, and raises a finding if the
+server reacts wrongly. A Violation breaks a MUST of the specification, a Deviation only a stricter
+rule of this project, and in a Hang the process no longer answers (findings.py). CASES, at the end,
+has the name and the expected reaction of each case.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def send_bom_first(context: CaseContext) -> None:
     )
     id = opening["id"]
     context.make_optional(id)
-    context.malformed_lines = 1
+    context.max_errors_without_id = 1
     context.write(BOM + encode_line(opening))
 
     if context.wait_for_missing([id], context.start_grace_s):
@@ -182,7 +183,7 @@ def echo_10_mb(context: CaseContext) -> None:
     text = "x" * (context.settings.message_limit_bytes - 2048 - len(before) - len(after))
     message = context.make_call("echo", text=text)
     # A server with a lower limit may refuse the message before it knows the id.
-    context.malformed_lines += 1
+    context.max_errors_without_id += 1
     context.write(encode_line(message), 3 * context.settings.timeout_s)
     response = context.wait_for_response(message["id"], 3 * context.settings.timeout_s)
 

@@ -1,9 +1,10 @@
 """Section 2: limits and bombs. Input that is too long, too deep, too wide or too much.
 
-Each public function is one case of `concertino check`. It gets the CaseContext of a server process,
-causes a fault, and raises a finding if the server reacts wrongly. A Violation breaks a MUST of the
-specification, a Deviation only a stricter rule of this project, and in a Hang the process no longer
-answers (findings.py). CASES, at the end, has the name and the expected reaction of each case.
+`concertino check` has its cases in sections (SECTIONS in case.py). Each public function is one
+case. It gets the CaseContext of a server process, causes a fault, and raises a finding if the
+server reacts wrongly. A Violation breaks a MUST of the specification, a Deviation only a stricter
+rule of this project, and in a Hang the process no longer answers (findings.py). CASES, at the end,
+has the name and the expected reaction of each case.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def write_endless_line(context: CaseContext) -> None:
     """Write 100 MiB without a newline. An error must come back as soon as the limit is exceeded."""
     without_id = context.process.output.responses_without_id
     chunk = b"x" * MIB
-    context.malformed_lines += 1
+    context.max_errors_without_id += 1
     with limit_memory(context, context.settings.message_limit_bytes + ALLOWED_GROWTH_BYTES):
         for _ in range(100):
             context.write(chunk, LARGE_MESSAGE_S)

@@ -1,9 +1,10 @@
 """Section 3: the shape of JSON-RPC messages.
 
-Each public function is one case of `concertino check`. It gets the CaseContext of a server process,
-causes a fault, and raises a finding if the server reacts wrongly. A Violation breaks a MUST of the
-specification, a Deviation only a stricter rule of this project, and in a Hang the process no longer
-answers (findings.py). CASES, at the end, has the name and the expected reaction of each case.
+`concertino check` has its cases in sections (SECTIONS in case.py). Each public function is one
+case. It gets the CaseContext of a server process, causes a fault, and raises a finding if the
+server reacts wrongly. A Violation breaks a MUST of the specification, a Deviation only a stricter
+rule of this project, and in a Hang the process no longer answers (findings.py). CASES, at the end,
+has the name and the expected reaction of each case.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ ID = "basic: an id is a string or an integer, and not null"
 def send_two_objects(context: CaseContext) -> None:
     """Send two pings on one line. One error -32700 must come back."""
     line = b'{"jsonrpc":"2.0","id":"a","method":"ping"}{"jsonrpc":"2.0","id":"b","method":"ping"}'
+    # The server must answer the line with one error, so it need not answer the second ping.
     context.expect("b", "the second of two requests on a line", least=0)
     send_malformed_line(context, line, (PARSE_ERROR,), "a")
 
@@ -121,7 +123,8 @@ def use_large_ids(context: CaseContext) -> None:
     for id in (2**53 + 1, -(2**63) - 1, 2**70):
         message = context.make_ping(id)
         context.make_optional(id)
-        context.malformed_lines += 1
+        # The server may refuse the message without an id, because it cannot represent the id.
+        context.max_errors_without_id += 1
         count_before = len(messages)
         context.send(message)
         context.require_service()
@@ -187,7 +190,7 @@ def send_unrelated_responses(context: CaseContext) -> None:
         context.report(Violation(f"a response was answered: {excerpt(errors[0])}"))
         # Reported here, so the invariants need not report them again.
         context.allows_unknown_id = lambda id: id in (987654, 987655, "nobody")
-        context.malformed_lines += 4
+        context.max_errors_without_id += 4
 
 
 def send_malformed_responses(context: CaseContext) -> None:
@@ -218,10 +221,10 @@ def send_notifications(context: CaseContext) -> None:
         # Unknown notifications, with and without the usual prefix.
         {"jsonrpc": "2.0", "method": "notifications/nobody/knows/this"},
         {"jsonrpc": "2.0", "method": "nobody/knows/this", "params": {"x": 1}},
-        # Known ones that refer to nothing.
+        # Notifications of the specification that refer to no request.
         {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 987654}},
         {"jsonrpc": "2.0", "method": "notifications/progress", "params": progress},
-        # A request without an id is a notification; and one with missing params.
+        # A request without an id, which is a notification, and a notification without its params.
         {"jsonrpc": "2.0", "method": "tools/list"},
         {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {}},
     )
@@ -236,7 +239,8 @@ def send_notifications(context: CaseContext) -> None:
         if "error" in message or message.get("id") == 987654
     ]
     if answers:
-        context.malformed_lines += len(output.responses_without_id)
+        # Reported here, so the invariants need not report them again.
+        context.max_errors_without_id += len(output.responses_without_id)
         context.report(Violation(f"a notification was answered: {excerpt(answers[0])}"))
 
 

@@ -2,10 +2,11 @@
 
 They need tools that a server has for this purpose; docs/reference/check.md describes them.
 
-Each public function is one case of `concertino check`. It gets the CaseContext of a server process,
-causes a fault, and raises a finding if the server reacts wrongly. A Violation breaks a MUST of the
-specification, a Deviation only a stricter rule of this project, and in a Hang the process no longer
-answers (findings.py). CASES, at the end, has the name and the expected reaction of each case.
+`concertino check` has its cases in sections (SECTIONS in case.py). Each public function is one
+case. It gets the CaseContext of a server process, causes a fault, and raises a finding if the
+server reacts wrongly. A Violation breaks a MUST of the specification, a Deviation only a stricter
+rule of this project, and in a Hang the process no longer answers (findings.py). CASES, at the end,
+has the name and the expected reaction of each case.
 """
 
 from __future__ import annotations
