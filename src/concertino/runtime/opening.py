@@ -75,8 +75,8 @@ class EarlyInput:
     """The frames that a client has sent before the backend has started.
 
     until: the time until which the frames are held, by the loop's clock.
-    release: called on the loop at that time, or sooner when there are too many frames. It must
-        process the frames.
+    release: called on the loop at that time, or sooner if the frames exceed MAX_FRAMES or
+        MAX_BYTES. It must process the frames.
 
     Attributes:
     frames: the frames in the order of their arrival.
@@ -96,10 +96,10 @@ class EarlyInput:
         self._release = release
         self._timer = loop.call_at(until, release)
 
-    def extend(self, until: float) -> None:
-        """Hold the frames until another time.
+    def hold_until(self, until: float) -> None:
+        """Change the time until which the frames are held.
 
-        until: the new time, by the loop's clock.
+        until: the new time, by the loop's clock. It may be earlier or later than the time before.
         """
         self._timer.cancel()
         self._timer = self._loop.call_at(until, self._release)
@@ -116,9 +116,12 @@ class EarlyInput:
             self._loop.call_soon(self._release)
 
     def end(self, within_s: float) -> None:
-        """Record that the input has ended. Hold the frames for at most `within_s` more seconds."""
+        """Record that the client's input has ended.
+
+        The frames are then held for at most `within_s` more seconds.
+        """
         self.has_ended = True
-        self.extend(min(self._timer.when(), self._loop.time() + within_s))
+        self.hold_until(min(self._timer.when(), self._loop.time() + within_s))
 
     def close(self) -> None:
         """Cancel the timer, so that `release` is not called. The frames stay available."""

@@ -286,7 +286,7 @@ class ServerConnection:
         self._opening_until = until
         self._describe_start = describe
         if self._early is not None:
-            self._early.extend(until)
+            self._early.hold_until(until)
 
     async def opens_with_handshake(self, within_s: float) -> bool:
         """Wait for the client's first message, and return whether it is `initialize`.
