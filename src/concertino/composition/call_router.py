@@ -132,7 +132,7 @@ class CallRouter:
         view.has_tasks = has_tasks(features)
         part_context = PartContext(context, view)
         params = {**call.params, "name": Raw(encode(own_name))}
-        own_call = Call(call.method, params, view.own_meta(call.meta), call.answers, call.state)
+        own_call = Call(call.method, params, view.find_meta(call.meta), call.answers, call.state)
         # These lines do the same as _forward(). To await _forward() would take a tenth of the time
         # of a small call.
         with self._calls.by_part[part_name]:
@@ -186,7 +186,7 @@ class CallRouter:
         view = self._view_of(name)
         view.has_tasks = has_tasks(part.features())
         part_context = PartContext(context, view)
-        own_call = replace(call, meta=view.own_meta(call.meta))
+        own_call = replace(call, meta=view.find_meta(call.meta))
         with self._calls.by_part[name]:
             result = await part.handle(own_call, part_context)
         return part_context.map_result(call.method, result)

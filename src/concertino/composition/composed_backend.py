@@ -250,7 +250,7 @@ class ComposedBackend:
         for name, part in list(self._router.parts_with("resources")):
             # The part may have been removed while watch() of another one was awaited.
             if self.parts.get(name) is part:
-                await part.watch(self._view_of(name).select_uris(uris))
+                await part.watch(self._view_of(name).find_uris(uris))
 
     async def close(self) -> None:
         """Close all parts, also those that are starting or were removed, and wait for their ends.

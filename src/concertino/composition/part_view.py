@@ -30,14 +30,14 @@ class PartView:
     """Translates the names, URIs and task ids of one part of a composition.
 
     A part is one of the backends that the composition serves as one. The methods with `show`
-    translate to what clients see, and those with `find`, `select` and `own` to what the part uses.
+    translate to what clients see, and those with `find` to what the part uses.
 
     part: the name of the part.
     names: the names of tools and prompts that clients see.
     owners: the URIs that clients see, and which part lists each of them.
     on_change: called with the name of a list, such as "tools", when the part notifies the client of
-        one session that the list has changed. Notifications to all clients reach the composition by
-        the Notifier of the part.
+        one session that the list has changed. Not called for notifications to all clients, because
+        the part's Notifier tells the composition about those.
 
     Attributes:
     has_tasks: whether results of the part may contain task ids. CallRouter sets it before each
@@ -68,7 +68,7 @@ class PartView:
         """Return the URI that clients see for a URI of the part; None if another part hides it."""
         return self._owners.show(self._part, uri)
 
-    def select_uris(self, shown: frozenset[str]) -> frozenset[str]:
+    def find_uris(self, shown: frozenset[str]) -> frozenset[str]:
         """Translate URIs that clients use to the part's own URIs.
 
         URIs that another part lists are left out. URIs that no part lists stay unchanged.
@@ -86,7 +86,7 @@ class PartView:
         prefix = f"{self._names.uri_prefix(self._part)}+"
         return shown.removeprefix(prefix) if shown.startswith(prefix) else None
 
-    def own_meta(self, meta: Mapping[str, Raw]) -> Mapping[str, Raw]:
+    def find_meta(self, meta: Mapping[str, Raw]) -> Mapping[str, Raw]:
         """Return the `_meta` of a call, with the part's own task id if there is one in it."""
         if RELATED_TASK not in meta:
             return meta
@@ -115,6 +115,8 @@ class PartView:
         """
         if self._owners.maps(self._part):
             result = map_result_uris(method, result, lambda uri: self.show_uri(uri) or uri)
+        # This package has no Struct for tasks: results with task ids are undecoded results of other
+        # servers.
         if self.has_tasks and isinstance(result, Raw):
             result = map_task_ids(result, self.show_task)
         return result
@@ -213,7 +215,10 @@ class _PartCaller(CallerWrapper):
 
 
 class _PartSession:
-    """The session of a client as a part sees it, with the part's own URIs and task ids.
+    """The session of a client as a part sees it.
+
+    The URIs of subscriptions and updates are the part's own, and so are the task ids in requests,
+    responses and notifications. URIs in params and responses are not translated.
 
     Attributes:
     closed: a future that is done when the client's session is closed.
@@ -234,7 +239,7 @@ class _PartSession:
 
     @property
     def subscribed_uris(self) -> frozenset[str]:
-        return self._view.select_uris(self._inner.subscribed_uris)
+        return self._view.find_uris(self._inner.subscribed_uris)
 
     async def request(self, method: str, params: bytes) -> Raw:
         view = self._view
