@@ -59,12 +59,13 @@ class ToolResults:
     async def decode(self, name: str, raw: Raw, validate: Validate | None) -> CallToolResult:
         """Decode and validate the result of a tool.
 
+        If the result is invalid, the server may have changed the tool's output schema. Then the
+        list of tools is fetched again, and the result is validated by the current schema.
         name: the name of the tool.
         raw: the result, undecoded.
-        validate: the function that validator.get(name) has returned; None to validate nothing. If
-            the result is invalid, the list of tools is fetched again, because the schema may have
-            changed.
-        Raises ProtocolError if the result is malformed or does not fit the tool's output schema.
+        validate: the function that `self.validator.get(name)` returned before the call; None to
+            validate nothing.
+        Raises ProtocolError if the result is malformed or does not fit the current output schema.
         """
         result = decode_result(f"tools/call {name}", raw, CallToolResult)
         if validate is not None and validate(result, len(bytes(raw))):
@@ -72,9 +73,9 @@ class ToolResults:
         return result
 
     async def _revalidate(self, name: str, result: CallToolResult, raw: Raw) -> None:
-        """Validate an invalid result again, by the server's current list of tools.
+        """Fetch the list of tools, and validate an invalid result again by the current schema.
 
-        The server may have changed the tool's schema since the list was fetched. Raises
+        The server may have changed the tool's schema since the list was fetched before. Raises
         ProtocolError if the result is invalid by the current schema too.
         """
         try:

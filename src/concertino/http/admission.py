@@ -1,8 +1,8 @@
 """Admission: decides which requests an HTTP server serves, by the tokens in their headers.
 
-It combines the Gate, which verifies tokens, the limits of each principal (principal_limits.py), and
-the protected resource metadata, which tells clients where to get tokens. Without authorization, it
-admits every request.
+An Admission combines the Gate, which verifies tokens, the limits of each principal (verified user;
+principal_limits.py), and the protected resource metadata, which tells clients where to get tokens.
+Without authorization, an Admission admits every request.
 """
 
 from __future__ import annotations
@@ -200,9 +200,10 @@ class Admission:
         return True
 
     def check_local(self, exchange: Exchange) -> None:
-        """Raise HttpError 403 unless a request has a verified user or comes from this machine.
+        """Raise HttpError 403 unless a request has a valid token or comes from this machine.
 
-        A request that a reverse proxy has passed on is refused, because it may come from anywhere.
+        A request without a valid token must come directly. If a reverse proxy has passed it on, it
+        is refused, because it may come from any machine.
         """
         if self._gate is not None and exchange.principal is not None:
             return

@@ -73,7 +73,7 @@ class HttpFrontend:
                         "call all tools (--no-auth)",
                         listener.address,
                     )
-        # There is no input whose end would end the process.
+        # No descriptor: an HTTP server has no input whose end would end the process.
         return -1
 
     def open(self, host: Host, wrap: Wrap, watchdog: ShutdownWatchdog) -> asyncio.Future[None]:

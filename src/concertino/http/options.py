@@ -44,7 +44,7 @@ class SharedSessions(Struct, frozen=True):
 
     Such a process is called a front end. A load balancer may send a request to any front end, which
     passes the request on to the front end that has the session. A key-value bucket of a NATS
-    cluster has the address of each front end.
+    cluster stores the address of each front end.
 
     cluster: the address of NATS servers with JetStream, as in `nats://a,b,c`.
     address: HOST:PORT at which the other front ends reach this one, and where it listens for them.

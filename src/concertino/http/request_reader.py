@@ -37,8 +37,9 @@ class HttpRequest(Struct, frozen=True):
     body: the whole body. Chunks (Transfer-Encoding) are joined.
     principal: the user who has sent it; None if the user is not known.
     refusal: the error response if the body was over the size limit; None for any other request. If
-        the large body was the client's response to a request of this server, `body` is an error
-        response in its place, so that the request fails. Otherwise `body` is empty.
+        the body was over the limit and was the client's response to a request of this server,
+        `body` is an error response with the id of that request instead, so that the server's
+        request fails. For any other body over the limit, `body` is empty.
     """
 
     head: RequestHead
@@ -51,9 +52,10 @@ class RequestReader:
     """Reads the requests in the bytes that one client sends.
 
     parser: parses the heads. Several readers may share it.
-    on_head: called with the head of each request before its body is read, unless the head is
-        `admitted`. The function sets `principal` of this object if the user is known, or
-        `awaits_user` if the user must be verified first. It raises HttpError to refuse the request.
+    on_head: called with the head of each request before its body is read, unless the head is the
+        one in the attribute `admitted`. The function sets `principal` of this object if the user is
+        known, or `awaits_user` if the user must be verified first. It raises HttpError to refuse
+        the request.
     on_body_due: called with the head after on_head, if the body has not arrived together with the
         head, and the user need not be verified first.
     on_reserve: called with the size of a large body before it is read. If the size is not known in
@@ -176,6 +178,7 @@ class RequestReader:
         length = head.body_bytes
         if length is None:
             body = self._read_chunks(head)
+            # _read_chunks() may just have found that the body is over the limit.
             if self._large is not None:
                 return self._read_large(head, self._large)
             if body is None:
@@ -204,10 +207,15 @@ class RequestReader:
             self.unused_bytes = len(data)
 
     def _read_head(self, data: bytes) -> RequestHead | HttpRequest | None:
-        """Read the head of the next request, and return it; None if it is not complete.
+        """Read the head of the next request.
 
-        If the bytes contain exactly one request, this request is returned in place of its head.
-        That is the usual case, because most clients send one request and wait for the response.
+        Returns one of these:
+
+        - the request, if the bytes contain exactly one request with a small body. That is the usual
+          case, because most clients send one request and wait for the response.
+        - the head otherwise; _read_body() then reads the body.
+        - None if the head is not complete.
+
         data: all bytes that have arrived. Unused bytes are kept for the next call.
         """
         head = self._last_head
@@ -317,7 +325,10 @@ class RequestReader:
         return b"".join(chunks.parts)
 
     def _reserve_more(self, size: int) -> None:
-        """Report the size of a body whose size is not known in advance, if it has grown enough."""
+        """Call on_reserve() with the size of the body that is held so far.
+
+        Does nothing until the size has grown by more than LARGE_BODY since the last call.
+        """
         if size > self._reserved_bytes + LARGE_BODY:
             self._reserved_bytes = size
             self._on_reserve(size)

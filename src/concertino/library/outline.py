@@ -1,8 +1,8 @@
 """parse_outline(): finds the title, the description and two lists in a Markdown text.
 
-file_parsing.py uses them if the front matter of a document does not have them. Of CommonMark, only
-ATX headings (`# Title`), code fences and bullet lists are parsed. Lines inside code fences are
-ignored.
+file_parsing.py uses these values if the front matter of a document does not have them. Of
+CommonMark, only ATX headings (`# Title`), code fences and bullet lists are parsed. Lines inside
+code fences are ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HEAD_LINES = 100
 
 
 class Outline(Struct):
-    """The title, the description and the lists of a Markdown text; "" or () for what is missing.
+    """The title, the description and two lists of a Markdown text; "" or () for what is missing.
 
     title: the first heading.
     description: the first paragraph.
@@ -66,10 +66,13 @@ def lines_outside_fences(body: str) -> Iterator[tuple[int, str]]:
 
 
 def parse_outline(body: str, *, lists: bool = True) -> Outline:
-    """Return the title, the description and the lists of a Markdown text.
+    """Return the title, the description and two lists of a Markdown text.
 
-    lists: False to look for the title and the description only. Then only the beginning of the text
-        is read, at most HEAD_LINES lines.
+    The title is the first heading, and the description is the first paragraph. Both are looked for
+    in the first HEAD_LINES lines. The lists are the bullets below the headings "When to use" (or
+    "Use when") and "Capabilities".
+    lists: False to look for the title and the description only, which reads no more of the text
+        than is needed.
     """
     parser = _OutlineParser()
     for number, line in lines_outside_fences(body):

@@ -6,9 +6,9 @@
 Buckets use a BlockingNats (bucket.py). Several threads may use the same BlockingNats; they wait for
 each other.
 
-It connects at the first request, and again after a failure. Between two requests, nothing reads
-from the connection. So the server's pings are answered only before the next request. If the server
-has ended the connection in the meantime, the next request connects again.
+A BlockingNats connects at the first request, and again after a failure. Between two requests,
+nothing reads from the connection. So the server's pings are answered only before the next request.
+If the server has ended the connection in the meantime, the next request connects again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = ["BlockingNats", "PermissionsViolation", "Request"]
 RETRY_S = 0.5
 # How many bytes are read from the socket at once, at most.
 READ_BYTES = 256 * 1024
-# The errors after which a connection cannot be used any more.
+# The errors of a connection after which it cannot be used any more.
 FAILURES = (OSError, ProtocolError, Disconnected)
 
 
@@ -196,7 +196,8 @@ class _Connection:
         """Send several requests at once, and return their responses in the same order.
 
         until: when all responses must have arrived, by time.monotonic().
-        Raises one of FAILURES. The server may have handled some of the requests then.
+        Raises OSError (TimeoutError after `until`), ProtocolError or Disconnected. Then the
+        connection cannot be used any more, and some of the requests may have taken effect.
         """
         replies: dict[str, int] = {}
         output: list[bytes] = []
@@ -221,7 +222,8 @@ class _Connection:
         """Handle the messages that the server has sent since the last request, such as pings.
 
         until: when the answers must have been sent, by time.monotonic().
-        Raises one of FAILURES, such as Disconnected if the server has ended the connection.
+        Raises OSError, ProtocolError or Disconnected. Then the connection cannot be used any more,
+        for example because the server has ended it.
         """
         self.socket.setblocking(False)
         try:

@@ -9,7 +9,7 @@ While the plugins start for the first time, a request waits for the plugin that 
 call to a plugin that does not run fails at once. The hub never runs a call twice. Arguments and
 results are forwarded as bytes, without decoding them. plugin_process.py supervises each plugin, and
 routes.py decides which plugin gets which request.
-Source: the Orchestra plugin protocol, "Orchestrator" and "Gaps".
+Source: the Orchestra plugin protocol, "Orchestrator" and "Gaps"; plugin.proto has its messages.
 """
 
 from __future__ import annotations
@@ -64,9 +64,12 @@ log = logging.getLogger("concertino.hub")
 STOP_S = 5.0
 # If no plugin has a tool, the error names at most so many plugins that do not run.
 MAX_NAMED = 5
-# The following are kinds of requests: the names of the only field that is set in a PluginRequest.
-# Requests for lists. They wait until each plugin has started, has failed to start or sleeps, or has
-# taken so long that requests no longer wait for the plugin (FirstStart.settled).
+# The following are kinds of requests. The kind of a PluginRequest is the name of the only field of
+# the oneof `request` (plugin.proto) that is set.
+#
+# Requests for lists. They wait until each plugin has started, has failed to start, uses no
+# processor time, or has taken so long that requests no longer wait for the plugin
+# (FirstStart.settled).
 LIST_REQUESTS = ("list_tools", "list_prompts", "list_events", "storage_list")
 EVENT_KINDS = ("publish", "subscribe", "unsubscribe", "list_events")
 # Requests that one plugin answers, apart from tool calls.
@@ -114,9 +117,9 @@ class Hub:
         self.on_change: Callable[[ListName], None] | None = None
         self.withheld: Mapping[str, str] = {}
         certificates = Certificates(certs_dir or file.certs_dir or default_folder())
-        # The directory for plugins that are bridges to other hubs; None for the one in the file.
-        # The entries of `file` stay as they are, because the user's approval of an entry must not
-        # depend on how the hub was started.
+        # Overrides the directory of certificates in the entries of bridges to other hubs; None
+        # overrides nothing. _adapt() changes copies of the entries, because the user approves an
+        # entry as it is in the file, however the hub was started.
         self._certs_dir = str(certificates.folder) if certs_dir else None
         cluster = cluster or file.cluster
         self._cluster: HubCluster | None = None
@@ -321,7 +324,7 @@ class Hub:
             await self._plugins.check_saves()
 
     async def _answer(self, request: PluginRequest, kind: str, peer: RemotePeer) -> PluginResponse:
-        """Answer a request. kind: the field of PluginRequest that it sets, or "nothing"."""
+        """Answer a request. kind: the field that is set in the request, or "nothing"."""
         if kind == "tool_call":
             return await self._calls.call(request, peer)
         if kind in LIST_REQUESTS:
@@ -341,7 +344,8 @@ class Hub:
             if name == RESOURCES:
                 return await self._answer_resources(request, kind, peer)
             plugin = self.routes.storage.get(name)
-            # A request for a list has waited for all plugins already.
+            # While plugins start, the provider may not be known yet, so wait for it. A request for
+            # a list has already waited for all plugins above.
             if not self._waits.are_over and kind not in LIST_REQUESTS:
                 plugin = await self._waits.find_provider(
                     lambda: self.routes.storage.get(name), peer
@@ -517,7 +521,7 @@ class Hub:
         except DecodeError:
             return None
         start = request.stream_start
-        # Only a peer on a Unix socket has no name.
+        # A peer with a name is connected over QUIC or a NATS cluster, not over a Unix socket.
         if peer.name is not None:
             return None
         if not start.stream_id or not 0 < start.window <= WINDOW_BYTES:

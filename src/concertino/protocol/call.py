@@ -125,8 +125,9 @@ class InputRequired(Struct, frozen=True):
     least one of the two fields must not be empty.
     questions: requests to the client by key. Each is a ClientRequest (types/client_requests.py), or
         a request of another server as undecoded JSON, which 2026-07-28 clients get unchanged.
-    state: any bytes that the backend needs to continue. The client stores these bytes. It can read
-        them, but not change them.
+    state: any bytes that the backend needs to continue. The client stores these bytes until it
+        repeats the call. It can read them, but not change them: they are sealed
+        (seal.py).
     """
 
     # Any and not ClientRequest, whose module is loaded only when a backend asks something.

@@ -62,9 +62,10 @@ class Subscriptions:
 
     @property
     def open_count(self) -> int:
-        """Return how many subscriptions are open. Peer.running contains their requests.
+        """Return how many subscriptions are open: subscriptions/listen, and calls held open.
 
-        These are the requests of subscriptions/listen, and the calls that are held open.
+        Peer.running contains their requests too. Subtract this number from its length to get the
+        number of all other calls.
         """
         count = 0 if self._updates is None else self._updates.open_count
         return count + sum(item.open for item in self._held_open)
@@ -100,11 +101,12 @@ class Subscriptions:
             raise RpcError(INVALID_REQUEST, text)
         incoming.params.clear()
         if incoming.table is None:
-            # The handler is in its first step, so the request is not in a table yet.
+            # The handler is in its first step, so the request is not in Peer.running yet.
             incoming.size = 0
             self._peer.add_running(incoming, has_result=False)
         else:
-            # Take back what was counted when the handler began to wait.
+            # The request is in Peer.running since the handler began to wait. Take back what was
+            # counted then: the size of the request, and the size that its result would have.
             incoming.table.discount(incoming)
             self._peer.unread.on_end(incoming)
         self._held_open = [item for item in self._held_open if item.open]

@@ -85,13 +85,13 @@ class ReloadingProxy(BackendWrapper):
         self._serves = False
         # Whether a client has got the reason in _failure. Also True if there is no reason.
         self._is_failure_sent = True
-        # The task that starts new code; None while none is started.
+        # The task that starts new code; None while no such task runs.
         self._reloading: asyncio.Task[None] | None = None
         # Whether a call has waited WAIT_S for the running start. Then later calls do not wait.
         self._is_late = False
         # The task that watches the files.
         self._following: asyncio.Task[None] | None = None
-        # The task that compares the lists of old and new code; None while none does.
+        # The task that compares the lists of old and new code; None while no such task runs.
         self._comparing: asyncio.Task[None] | None = None
         # The lists of the code that was compared last; None before the first comparison.
         self._definitions: Definitions | None = None
@@ -119,11 +119,11 @@ class ReloadingProxy(BackendWrapper):
         return self._proxy.features()
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        """Wait until the code that was saved last runs, then forward a call to it.
+        """Forward a call to the newest saved code. Waits at most 10 s for that code to start.
 
-        If that code cannot start, the next tools/call gets the reason as its result, and later
-        calls go to the older code, which still runs. Raises RpcError with the reason if no code
-        runs.
+        If that code does not start in this time, the first tools/call, which may be this one, gets
+        the reason as its result and is not forwarded. All other calls go to the older code, which
+        still runs. Raises RpcError with the reason if no older code runs either.
         """
         await self._wait_for_new_code()
         if not self._serves:
@@ -152,10 +152,10 @@ class ReloadingProxy(BackendWrapper):
     # Changes
 
     async def _wait_for_new_code(self) -> None:
-        """Wait until the code that was saved before this call runs or has failed to start.
+        """Wait until the code that was saved before this call runs, or has failed to start.
 
-        If that takes longer than 10 s, records a failure of the code. Later calls then do not
-        wait for this code.
+        If neither happens within 10 s, records that as the failure of the code. Later calls then do
+        not wait for this code.
         """
         # While a start runs, do not check the files: _reload() does so when the start has ended.
         # But a late start may hang and never end, so then check them in each call.

@@ -39,12 +39,14 @@ class ServerQuestions:
 
     calls: the pending calls, the newest last. The Upstream that owns this dict adds and removes
         them.
-    suspend: replaces a CallbackCall, for which no task waits, by a SuspendableCall, which can wait
-        for an answer, and returns it. Called before a client of 2026-07-28 is asked: this client
-        gets the question in the response to its call, and answers with its next request.
+    suspend: called with a CallbackCall before its client, of revision 2026-07-28, is asked. This
+        client gets the question in the response to its call, and answers with its next request. No
+        task waits for a CallbackCall, so the function replaces the call by a SuspendableCall, which
+        can wait for the answer, and returns the SuspendableCall.
 
     Attributes:
-    orphaned: the questions that came when no client could be asked. They wait for the next call.
+    orphaned: the questions that came when no client could be asked. They wait for the next call
+        whose client can be asked.
     """
 
     def __init__(
@@ -59,8 +61,8 @@ class ServerQuestions:
     async def answer(self, method: str, params: bytes) -> bytes:
         """Pass a request of the server to a client, and return the client's result undecoded.
 
-        If no client can be asked now, waits at most a minute for a call whose client can
-        be asked. If the server withdraws its request, cancel the task that waits.
+        If no client can be asked now, waits at most a minute for a call whose client can be asked.
+        The caller cancels this coroutine if the server withdraws its request.
         method, params: the method and the undecoded params of the request.
         Raises RpcError with the error that the server should get.
         """
@@ -137,7 +139,10 @@ class ServerQuestions:
             question.answer.add_done_callback(partial(_stop_asking, asking))
 
     def refuse_for(self, session: CallerSession) -> None:
-        """Answer the questions to a client that has left with an error. session: the client's."""
+        """Answer the questions that wait for a client with an error, because the client has left.
+
+        session: the session of the client.
+        """
         for call in self._calls:
             if isinstance(call, SuspendableCall) and call.context.caller.session is session:
                 call.refuse_questions(CLIENT_HAS_LEFT)

@@ -1,7 +1,7 @@
-"""WarmProgram: a target of a Client whose program is started before it is needed.
+"""WarmProgram: a target of a Client, whose server program is started before the Client needs it.
 
-`concertino dev` uses it: processes that have imported everything but the user's file wait, and the
-first request makes one of them load the file.
+`concertino dev` uses it. Its waiting processes have imported everything but the user's file. The
+first request to such a process makes it load the file.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ SPARES = 2
 
 
 class WarmProgram:
-    """A target of a Client whose open() uses a process that was started in advance.
+    """A target of a Client, with processes of its server program that were started in advance.
 
-    The first open() starts a process itself. Soon after each open(), another process is started in
-    advance. The program must wait for its first input before it reads anything that may change,
-    such as the user's file.
+    open() returns a waiting process. If none waits, as at the first call, it starts one. Soon after
+    each open(), more processes are started, until SPARES processes wait. The program must wait for
+    its first input before it reads anything that may change, such as the user's file.
+
     name: the name of the server.
     command: the program and its arguments.
     environment: all environment variables of the program; it inherits none.
@@ -51,7 +52,8 @@ class WarmProgram:
         self._command = command
         self._environment = environment
         self._ladder = ladder
-        # The processes that were started in advance, the oldest first, and what gets their stderr.
+        # The processes that were started in advance, the oldest first, each with the object that
+        # receives its stderr.
         self._waiting: deque[tuple[ChildProcess, _StderrReceiver]] = deque()
         # The timer that starts the next process in advance.
         self._timer: asyncio.TimerHandle | None = None
@@ -76,7 +78,8 @@ class WarmProgram:
             child, receiver = self._spawn()
         receiver.receive = stderr
         self._schedule()
-        return OpenTarget(child, child)
+        # The connection runs over the stdin and stdout of the process, so one object is both.
+        return OpenTarget(connection=child, child=child)
 
     async def close(self) -> None:
         """End the waiting processes, and start no more. Processes from open() are not ended."""
@@ -112,10 +115,10 @@ class WarmProgram:
 
 
 class _StderrReceiver:
-    """Passes the stderr of one process on. Its output is dropped until open() returns it."""
+    """Passes the stderr of one process on. Drops the output until open() returns the process."""
 
     def __init__(self) -> None:
-        # Set when the process is used.
+        # open() sets this to its argument `stderr`.
         self.receive: Callable[[bytes], object] | None = None
 
     def __call__(self, chunk: bytes) -> None:
@@ -124,7 +127,7 @@ class _StderrReceiver:
 
 
 def _is_running(child: ChildProcess) -> bool:
-    """Return whether a process runs. Without /proc that is not known, and True is returned."""
-    # On Linux, a process without an entry in /proc has ended.
+    """Return whether a process runs. Returns True on systems without /proc, which do not tell."""
     state = read_process_state(child.pid)
+    # No entry in /proc means on Linux that the process has ended, and nothing on other systems.
     return state.is_live if state is not None else sys.platform != "linux"

@@ -62,9 +62,11 @@ _is_program = False
 
 
 def begin_program() -> None:
-    """Record that this process only runs a server, so that its settings may be changed.
+    """Record that this process does nothing but run a server or a plugin of concertino.
 
-    From now on, one file descriptor is kept in reserve for imports (spare_descriptor.py).
+    This package may then do what another program would not expect. It opens the sockets through
+    which `concertino ps` and `concertino hub` show the server. From now on, it also keeps one file
+    descriptor in reserve for imports (spare_descriptor.py).
     """
     global _is_program
     _is_program = True
@@ -72,7 +74,7 @@ def begin_program() -> None:
 
 
 def is_program() -> bool:
-    """Return whether this process only runs a server; False in a program that embeds concertino."""
+    """Return whether begin_program() was called; False in a program that embeds concertino."""
     return _is_program
 
 
@@ -166,10 +168,10 @@ def _is_import_system(frame: FrameType) -> bool:
 def _extend_excepthook() -> None:
     """Make sys.excepthook report an exception that ends the script to the script's MCP client.
 
-    The client gets the exception as the response to its request. Then the process ends with exit
-    code 1, without waiting for threads. The traceback is written to stderr, without the frames of
-    this package and without secrets. If another hook was installed before, that hook is called
-    instead.
+    The traceback is written to stderr, without the frames of this package and without secrets. If
+    another hook was installed before, that hook is called instead of writing the traceback. Then
+    the client gets the exception as the response to its request. If a client has sent a request,
+    the process ends with exit code 1, without waiting for threads.
     """
     write_exception = sys.excepthook
 
@@ -182,7 +184,8 @@ def _extend_excepthook() -> None:
         exc = exc.with_traceback(trace)
         text = user_errors.redacted_traceback(exc)
         # The client's requests are answered even if nobody can read stderr, or if a hook fails.
-        # has_host: whether an MCP host, the application that starts servers, waits for an answer.
+        # After Ctrl-C, do not wait for a first request: the user wants the script to end.
+        # has_host: whether an MCP host, the application that starts servers, has sent a request.
         has_host = False
         try:
             if text and sys.stderr and write_exception is sys.__excepthook__:

@@ -77,12 +77,12 @@ class ThreadTrials:
         return kind in self._trials
 
     def begin(self, kind: Kind, running: int) -> None:
-        """Put a kind of call on trial, unless it is already, and count its running calls.
+        """Begin the trial of a kind of call, and add calls that already run to its count.
 
-        During the trial only few calls of the kind run at once, because the size of their results
-        is unknown.
+        If the kind is on trial already, only adds the calls. During the trial FIRST_CALLS calls of
+        the kind may run at once, and later more, because the size of their results is unknown.
         kind: the method of the calls and the name of the tool.
-        running: how many calls of the kind run and are not counted yet.
+        running: how many calls of the kind run that neither begin() nor try_start() has counted.
         """
         if kind in self._trials:
             self._trials[kind].running += running
@@ -94,7 +94,7 @@ class ThreadTrials:
     def try_start(self, kind: Kind) -> bool:
         """Return whether one more call of a kind that is on trial may start; count it if so.
 
-        During the trial only few calls of the kind run at once.
+        The first FIRST_CALLS calls of a trial may run at once, and later more.
         kind: the method of the call and the name of its tool.
         """
         trial = self._trials[kind]

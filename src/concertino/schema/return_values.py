@@ -120,15 +120,16 @@ def result_shaper(
     inject: tuple[type, ...] = (),
     signature: Signature | None = None,
 ) -> ResultShaper:
-    """Return the ResultShaper for a handler's return annotation.
+    """Return the object that converts a handler's return values, by its return annotation.
 
     There is an output schema, and so structured content, except for three kinds of annotations:
 
     - str, bytes, Any, None, and unions of these.
     - content blocks and CallToolResult, also in a list or union.
-    - lists of any items, such as list[Any].
+    - lists whose items may have any type: `list`, `list[Any]` and `tuple`, also in a union.
 
-    inject: the classes of parameters that the server fills, such as Context.
+    inject: passed to read_signature(): the classes of parameters that the server fills, such as
+        Context. Not used if `signature` is given.
     signature: the signature of the handler, if the caller has it already; None to read it.
     Raises RegistrationError, which names the function, for generators and for types that JSON
     cannot express.
@@ -164,9 +165,10 @@ def chunk_shaper(
 ) -> ResultShaper:
     """Return the ResultShaper for a generator function, annotated as `-> AsyncIterator[T]`.
 
-    Its shape() takes the list of all yielded values. Strings are joined to one string; other values
-    stay a list.
-    inject: the classes of parameters that the server fills, such as Context.
+    The shape() of the ResultShaper takes the list of all yielded values. Strings are joined to one
+    string; other values stay a list.
+    inject: passed to read_signature(): the classes of parameters that the server fills, such as
+        Context. Not used if `signature` is given.
     signature: the signature of the handler, if the caller has it already; None to read it.
     Raises RegistrationError, which names the function, for an annotation that is not an iterator,
     and for types that JSON cannot express.

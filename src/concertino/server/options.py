@@ -42,11 +42,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 class ToolSettings(TypedDict, total=False):
     """
+    Settings of one tool. Hints are for clients of MCP 2025-03-26 and later; a hint that is None or
+    is left out is not sent.
+
     name: 1 to 128 of the characters A-Z a-z 0-9 _ . - ; by default the function's name.
     title: name for people.
     description: text for the model; by default the description in the function's docstring.
-    read_only: hint that the tool changes nothing. Hints are for clients of MCP 2025-03-26 and
-        later. None, here and for the next three options, sends no hint.
+    read_only: hint that the tool changes nothing.
     destructive: hint that the tool may destroy data.
     idempotent: hint that a second call with the same arguments has no further effect.
     open_world: hint that the tool uses systems outside of the server.

@@ -107,9 +107,10 @@ def terms_of(text: str) -> list[str]:
 
 @lru_cache(MAX_STEMS)
 def stem_of(word: str) -> str:
-    """Return the stem of an English word in lower case, such as "creat" for "creates".
+    """Return the stem of an English word, such as "creat" for "creates".
 
     Most forms of a word have the same stem. The stem need not be a word itself.
+    word: the word, in lower case.
     """
     word = FORMS.get(word, word)
     if len(word) < 4 or not word.isascii() or not word.isalpha():

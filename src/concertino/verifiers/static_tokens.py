@@ -69,7 +69,7 @@ _decode = Decoder(_Content).decode
 
 
 class TokenFile:
-    """Reads and writes the file of tokens, and tells whether it has changed.
+    """Reads and writes the file of tokens. state() lets a reader notice a change of the file.
 
     path: the path of the file.
     """
