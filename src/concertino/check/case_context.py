@@ -70,7 +70,8 @@ class CaseContext:
     expected: (type of an id, id) of a request -> how many responses it may get. The type is needed
         because 1 and 1.0 are equal in Python.
     max_errors_without_id: how many error responses without an id the server may send: one for each
-        malformed line that was sent, and for each message whose id the server may not understand.
+        malformed line that was sent, for each message whose id the server may not understand, and
+        for each error that the case itself has reported.
     allows_unknown_id: called with the id of a response that belongs to no request; returns whether
         the server may send it. By default it may not.
     """

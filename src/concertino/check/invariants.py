@@ -145,7 +145,7 @@ def _check_resources(context: CaseContext, before: ProcessStats | None) -> None:
     if now is None:
         return
 
-    # Whether the case has sent only valid messages.
+    # Whether the case has sent only messages that the server must understand.
     keeps_rules = not context.max_errors_without_id
     if (growth := now.rss_bytes - before.rss_bytes) > allowed:
         limit = f"{allowed / MIB:.0f} MiB are allowed"

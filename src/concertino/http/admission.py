@@ -59,7 +59,7 @@ class Admission:
     options: the settings of the server.
     listeners: the addresses at which clients reach the server.
     endpoint: the path of the MCP endpoint.
-    open_paths: the paths that need no token.
+    open_paths: the paths whose requests need no token.
     Raises ValueError if the options are not safe for these listeners, for example if other machines
     reach one of them and there is no authorization.
 
@@ -221,7 +221,10 @@ class Admission:
     def _check_forwarded(
         self, proxies: TrustedProxies, head: RequestHead, facts: Mapping[str, object]
     ) -> None:
-        """Raise HttpError 403 if the client has sent a token to the proxy without TLS."""
+        """Raise HttpError 403 if tokens are needed and the client reached the proxy without TLS.
+
+        A token in such a request was sent unencrypted.
+        """
         if self._gate is not None and proxies.read(head, _peer_of(facts)).is_unencrypted:
             raise HttpError(
                 HTTPStatus.FORBIDDEN,

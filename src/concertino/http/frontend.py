@@ -84,6 +84,7 @@ class HttpFrontend:
         place = worker_place()
         workers = None if place is None else WorkerPeers(place)
         self._server = HttpServer(host, self._listeners, self._options, wrap, workers)
+        # A handler that cancels all tasks must not cancel this task.
         self._serving = hide_from_all_tasks(asyncio.get_running_loop().create_task(self._serve()))
         return self._serving
 

@@ -239,7 +239,7 @@ class Hub:
     def _adapt(self, entries: Sequence[PluginEntry]) -> Sequence[PluginEntry]:
         """Return the entries, with the directory of certificates that was passed to Hub().
 
-        Only the entries of bridges to other hubs change. None changes if no directory was passed.
+        Only the entries of bridges to other hubs change. If no directory was passed, no entry does.
         """
         return [entry.with_certs_dir(self._certs_dir) for entry in entries]
 

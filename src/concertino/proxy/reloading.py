@@ -277,7 +277,7 @@ class ReloadingProxy(BackendWrapper):
             log.warning("%s: tools that are gone: %s", self._proxy.name, ", ".join(removed))
 
     def _report(self, methods: Iterable[str]) -> None:
-        """Notify clients that lists have changed."""
+        """Notify clients that lists have changed. methods: keys of LISTS."""
         changes: set[ChangeKind] = {LISTS[method] for method in methods}
         for kind in changes:
             self._outlet.report_change(kind)

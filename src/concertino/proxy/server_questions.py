@@ -154,8 +154,9 @@ def _stop_asking(asking: asyncio.Future[bytes], answer: object) -> None:
 
 
 def _pass_answer(question: Question, asking: asyncio.Future[bytes]) -> None:
-    """Answer a question of the server with the response of a client, or fail it with its error.
+    """Answer a question of the server with the response of a client, or with the client's error.
 
+    Does nothing if the question has an answer already, or if the client is no longer asked.
     asking: the future for the client's response, which is done.
     """
     if not question.is_open or asking.cancelled():

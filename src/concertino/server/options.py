@@ -108,6 +108,8 @@ class ToolGuards(TypedDict, total=False):
 
 class AccessOptions(TypedDict, total=False):
     """
+    Who sees and may use one tool, prompt or resource.
+
     tags: strings such as {"admin"}, for enable(tags=...) and disable(tags=...). Clients see them in
         the `_meta` of the tool, prompt or resource, as `concertino/tags`.
     visible: a function that decides whether a caller may see and use the tool, prompt or resource.
@@ -129,6 +131,8 @@ class ToolOptions(ToolSettings, ToolGuards, AccessOptions, total=False):
 
 class PromptSettings(TypedDict, total=False):
     """
+    Settings of one prompt.
+
     name: 1 to 128 printable characters; by default the function's name.
     title: name for people.
     description: text for people; by default the description in the function's docstring.
@@ -152,6 +156,8 @@ class PromptOptions(PromptSettings, AccessOptions, total=False):
 
 class ResourceSettings(TypedDict, total=False):
     """
+    Settings of one resource.
+
     name: name for programs; by default the name of the function or file, or the end of the URI.
     title: name for people.
     description: text for people and models; by default the description in the function's docstring.

@@ -3,7 +3,8 @@
     terms_of("createPullRequest")         # ["creat", "pull", "request"]
     related_terms("add")                  # {"add": 1.0, "creat": 0.5, ...}
 
-This needs no dependency and no model. tool_vocabulary.py lists the words with the same meaning.
+This module needs no dependency and no language model. tool_vocabulary.py lists the words with the
+same meaning.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ def _verbs() -> frozenset[str]:
 
 
 def is_verb(term: str) -> bool:
-    """Return whether a term is the stem of one of the verbs in VERBS."""
+    """Return whether a term is the stem of a verb in the vocabulary (tool_vocabulary.py)."""
     return term in _verbs()
 
 

@@ -67,6 +67,7 @@ def close_stdin_at_start(context: CaseContext) -> None:
 
 def close_stdin_inside_message(context: CaseContext) -> None:
     """Close stdin after half a request. The process must exit with code 0."""
+    # The server may answer half a request, with or without its id, but need not.
     context.max_errors_without_id += 1
     context.expect(77, "half a request", least=0)
     context.write(b'{"jsonrpc":"2.0","id":77,"method":"pi')
