@@ -328,6 +328,15 @@ class FakeProxy:
         self.kill()
 
 
+def shown_proxies(environment: dict[str, str], fakes: list[FakeProxy]) -> list[int]:
+    """Return the ids of those of the fake proxies that `ps` shows.
+
+    It also shows the proxies of other tests, whose sockets are in the home directory.
+    """
+    own = {fake.process.pid for fake in fakes}
+    return [item.proxy for item in read_servers(environment) if item.proxy in own]
+
+
 @pytest.fixture
 def fake_proxies(environment: dict[str, str]) -> Generator[list[FakeProxy]]:
     """Yield two of them, in the order in which `ps` asks them."""
@@ -352,7 +361,7 @@ def test_a_proxy_that_ends_before_it_is_asked_is_not_shown(
 
     thread = Thread(target=first.answer, args=(end_second,), kwargs={"is_shown": True})
     thread.start()
-    assert [item.proxy for item in read_servers(environment)] == [first.process.pid]
+    assert shown_proxies(environment, fake_proxies) == [first.process.pid]
     thread.join()
     assert not second.path.exists()
 
@@ -366,7 +375,7 @@ def test_a_proxy_that_ends_while_it_is_asked_is_not_shown(
     end = getattr(first, way)
     thread = Thread(target=first.answer, args=(end,), kwargs={"is_shown": False})
     thread.start()
-    assert read_servers(environment) == []
+    assert shown_proxies(environment, fake_proxies) == []
     thread.join()
     assert not first.path.exists()
 
@@ -379,7 +388,7 @@ def test_the_socket_of_a_proxy_that_does_not_listen_yet_stays(
     first.path.unlink()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(first.path))
-        assert read_servers(environment) == []
+        assert shown_proxies(environment, fake_proxies) == []
     assert first.path.exists()
 
 
@@ -392,14 +401,14 @@ def test_a_proxy_of_another_pid_namespace_is_shown_and_its_socket_stays(
     other = first.path.rename(first.path.with_name(f"{2**22 + 1}-1-1"))
     thread = Thread(target=first.answer, args=(lambda: None,), kwargs={"is_shown": True})
     thread.start()
-    assert [item.proxy for item in read_servers(environment)] == [first.process.pid]
+    assert shown_proxies(environment, fake_proxies) == [first.process.pid]
     thread.join()
     first.listener.close()
     # Nobody listens any more, but it may have been a moment before somebody does.
-    assert read_servers(environment) == []
+    assert shown_proxies(environment, fake_proxies) == []
     assert other.exists()
     os.utime(other, (0, 0))
-    assert read_servers(environment) == []
+    assert shown_proxies(environment, fake_proxies) == []
     assert not other.exists()
 
 

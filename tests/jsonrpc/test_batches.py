@@ -89,7 +89,7 @@ def test_a_response_over_the_limit_of_all_unfinished_batches_is_replaced_by_an_e
         ),
     }
     # A response that is shorter than the error is added even so.
-    batches.add_response(second, 2, b"y" * 401)
+    batches.add_response(second, 2, b"y" * 400)
     third = pending(1)
     batches.add_response(third, 3, b"{}")
     assert batches.finish_item(third) == b"[{}]"

@@ -116,6 +116,13 @@ NAMED: list[tuple[dict[str, Any], Any, Any]] = [  # a schema, what fits it, what
 ]
 
 
+def test_an_id_that_is_no_text_is_kept_and_names_nothing():
+    schema = {"$id": 5, "type": "array", "items": {"$ref": "#/$defs/a"}, "$defs": {"a": {}}}
+    found = to_object_schema(schema)
+    assert found["$id"] == 5
+    assert found["properties"]["result"]["items"] == {"$ref": "#/$defs/a"}
+
+
 @pytest.mark.parametrize(("schema", "good", "bad"), NAMED, ids=str)
 def test_an_output_schema_with_names_of_its_own_describes_what_travels(
     schema: dict[str, Any], good: Any, bad: Any

@@ -109,6 +109,13 @@ def test_numbers_of_any_size_are_quoted() -> None:
     assert details(server, "big", {"a": 5}) == [f"a: expected one of [{10**30},null], got 5"]
 
 
+def test_an_array_in_the_place_of_a_listed_value_is_named_by_its_type() -> None:
+    server = Server("s", argument_errors="protocol")
+    schema = {"type": "object", "properties": {"a": {"enum": [1, None]}}}
+    server.add_tool(take, name="listed", input_schema=schema)
+    assert details(server, "listed", {"a": [1]}) == ["a: expected one of [1,null], got array"]
+
+
 def test_alternatives_that_are_no_types_keep_the_words_of_the_validator() -> None:
     server = Server("s", argument_errors="protocol")
     either = {"anyOf": [{"type": "string", "minLength": 3}, {"type": "integer"}]}

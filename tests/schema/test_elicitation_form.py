@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, Optional, TypedDict
 import pytest
 import wire
 from msgspec import Meta, Struct
+from pydantic import BaseModel
 
 from concertino.errors import RegistrationError
 from concertino.schema import elicitation_form
@@ -118,6 +119,15 @@ def test_every_kind_of_field() -> None:
     }
     params = {"message": "?", "requestedSchema": schema}
     wire.check(params, wire.MODERN, "ElicitRequestFormParams")
+
+
+def test_the_only_choice_of_a_model_is_a_list_of_one() -> None:
+    """Pydantic's schema has `const` for it, which forms do not have."""
+
+    class Model(BaseModel):
+        one: Literal["only"]
+
+    assert form_of(Model)[0]["properties"]["one"]["enum"] == ["only"]
 
 
 @pytest.mark.requirement("EL-6")

@@ -58,6 +58,8 @@ class EscapedProcesses:
         self._mark = mark.id.encode()
         # Pairs (process id, start time). The start time shows whether the id was reused.
         self._descendants: set[tuple[int, int]] = set()
+        # The ids of the processes of other users, each of which is reported once.
+        self._foreign: set[int] = set()
         # The inode numbers of the child's stdout and stderr.
         self._pipes: set[int] = set()
         # The start time of the child.
@@ -184,10 +186,10 @@ class EscapedProcesses:
                 # The process has ended meanwhile.
                 continue
             except PermissionError:
-                # A process of another user is found only because note_descendants() has remembered
-                # it. Forget it, so that the warning is logged once.
-                log.warning(text, pid, name, child, "it belongs to another user and is not ended")
-                self._descendants = {item for item in self._descendants if item[0] != pid}
+                if pid not in self._foreign:
+                    self._foreign.add(pid)
+                    reason = "it belongs to another user and is not ended"
+                    log.warning(text, pid, name, child, reason)
             else:
                 log.warning(text, pid, name, child, number.name)
                 signalled.append(pid)
