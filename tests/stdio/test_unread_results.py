@@ -251,6 +251,9 @@ def test_however_slowly_a_client_reads_it_gets_all_results(folder: Path, tool: s
 def test_large_results_of_a_tool_that_has_returned_64_small_ones_stay_within_the_budget(
     folder: Path, tool: str
 ) -> None:
+    # The size of the results of `quick` is known when the event loop sees the first of them. On a
+    # busy machine, each of the 32 threads has made one by then.
+    limit = {"big": 64 * MIB, "quick": 32 * 5 * 10**6}[tool]
     with Unread(folder, DRAIN_S="0.3") as unread:
         client = unread.client()
         client.send(*(call(f"small {id}", tool, {"size": 1}) for id in range(64)))
@@ -258,7 +261,7 @@ def test_large_results_of_a_tool_that_has_returned_64_small_ones_stay_within_the
             assert client.read()["result"]["content"][0]["text"] == "x"
         client.send(*(call(id, tool, {"size": 5 * 10**6}) for id in range(64)))
         unread.wait_for_growth(40 * MIB)
-        assert unread.growth() < 64 * MIB + MARGIN
+        assert unread.growth() < limit + MARGIN
         answers = [client.read() for _ in range(64)]
         assert sorted(answer["id"] for answer in answers) == list(range(64))
         results = [answer["result"] for answer in answers if "result" in answer]
@@ -266,7 +269,7 @@ def test_large_results_of_a_tool_that_has_returned_64_small_ones_stay_within_the
         assert all(len(result["content"][0]["text"]) == 5 * 10**6 for result in results)
         errors = [answer["error"]["code"] for answer in answers if "error" in answer]
         assert set(errors) <= {-32603}
-        assert unread.growth() < 64 * MIB + MARGIN
+        assert unread.growth() < limit + MARGIN
 
 
 def test_a_result_above_the_budget_of_the_process_comes_if_it_is_the_only_one(
