@@ -25,11 +25,7 @@ from concertino.client.forwarding import ForwardingMethods
 from concertino.client.negotiation import Era, HandshakeChoice
 from concertino.client.notifications import LogMessage, NotificationHandlers
 from concertino.client.option_checks import check_functions, check_sink, check_type
-from concertino.client.output_validation import (
-    OutputValidator,
-    convert_output,
-    decode_result_as,
-)
+from concertino.client.output_validation import OutputValidator, convert_output, decode_result_as
 from concertino.client.pending_request import Progress
 from concertino.client.request_handlers import AnswerAny, Elicit, RequestHandlers, Roots, Sample
 from concertino.client.server_stderr import Sink
@@ -40,13 +36,7 @@ from concertino.client.tool_results import ToolResults
 from concertino.jsonrpc.limits import Limits
 from concertino.near_names import hint_keywords
 from concertino.schema.json_values import encode_finite
-from concertino.types.results import (
-    CallToolResult,
-    Implementation,
-    Level,
-    ListToolsResult,
-    Tool,
-)
+from concertino.types.results import CallToolResult, Implementation, Level, ListToolsResult, Tool
 
 __all__ = ["Client", "Timeouts"]
 

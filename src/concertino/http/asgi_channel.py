@@ -22,6 +22,7 @@ from urllib.parse import quote
 from concertino.http.connection import REPORTED_BYTES, HttpConnection
 from concertino.http.exchange import Exchange
 from concertino.http.request_head import httptools
+from concertino.http.responses import JSON_HEADERS
 from concertino.runtime.tasks import hide_from_all_tasks
 from concertino.transports.sockets import format_address
 
@@ -31,8 +32,6 @@ __all__ = ["AsgiChannel", "AsgiConnection"]
 HOP_BY_HOP = frozenset(
     (b"connection", b"content-length", b"expect", b"keep-alive", b"transfer-encoding", b"upgrade")
 )
-# Headers of the usual response, the same as in encode_json_response().
-CONTENT_TYPE, NO_STORE = (b"content-type", b"application/json"), (b"cache-control", b"no-store")
 # The headers of a response that the ASGI server adds by itself.
 LEFT_TO_SERVER = (b"connection", b"date", b"transfer-encoding")
 
@@ -239,7 +238,10 @@ class AsgiChannel(asyncio.Transport):
         self.abort()
 
     def send_json(self, body: bytes, headers: bytes) -> None:
-        """Send the usual response: 200 with a JSON body. headers: more headers, as whole lines."""
+        """Send a response with status 200 and a JSON body.
+
+        headers: more headers, as whole lines.
+        """
         self._response.set_json(body, headers)
         if len(body) >= REPORTED_BYTES:
             # It counts as unread until serve() passes it to the ASGI server.
@@ -339,10 +341,12 @@ class _ResponseMessages:
         self._parser.feed_data(data)
 
     def set_json(self, body: bytes, headers: bytes) -> None:
-        """Set the usual response: 200 with a JSON body. headers: more headers, as whole lines."""
-        pairs = [CONTENT_TYPE, NO_STORE, (b"content-length", b"%d" % len(body))]
-        if headers:
-            pairs += _parse_headers(headers)
+        """Set a response with status 200 and a JSON body.
+
+        headers: more headers, as whole lines.
+        """
+        length = (b"content-length", b"%d" % len(body))
+        pairs = [*_parse_headers(JSON_HEADERS + headers), length]
         self.is_complete = self.is_reusable = True
         self.held_bytes = len(body)
         self.messages += (

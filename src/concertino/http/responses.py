@@ -14,6 +14,7 @@ __all__ = [
     "CONTINUE",
     "EVENT_STREAM",
     "JSON",
+    "JSON_HEADERS",
     "KEEP_ALIVE_COMMENT",
     "LAST_CHUNK",
     "encode_chunk",
@@ -41,8 +42,8 @@ EVENT_STREAM = (
     b"X-Accel-Buffering: no\r\n"
 )
 NO_STORE = b"Cache-Control: no-store\r\n"
-# The usual response begins with this. Date and Content-Length follow.
-JSON_RESPONSE = b"HTTP/1.1 200 OK\r\n" + JSON + NO_STORE
+# The headers of the usual response, but for Date and Content-Length.
+JSON_HEADERS = JSON + NO_STORE
 
 STATUS_LINES = {
     status: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
@@ -89,7 +90,7 @@ class _DatedLines:
 
 
 _date_header = _DatedLines()
-_json_response = _DatedLines(JSON_RESPONSE, b"Content-Length: ")
+_json_response = _DatedLines(b"HTTP/1.1 200 OK\r\n" + JSON_HEADERS, b"Content-Length: ")
 
 
 def encode_head(status: HTTPStatus, headers: bytes, *, keep_alive: bool) -> bytes:

@@ -46,12 +46,7 @@ from concertino.orchestra.plugin_process import PluginProcess
 from concertino.orchestra.plugin_set import PluginSet
 from concertino.orchestra.plugins_file import LISTEN, PluginsFile
 from concertino.orchestra.routes import Routes, build_routes
-from concertino.orchestra.rpc_interface import (
-    Cancellable,
-    RemotePeer,
-    Respond,
-    error_response,
-)
+from concertino.orchestra.rpc_interface import Cancellable, RemotePeer, Respond, error_response
 from concertino.orchestra.start_waits import StartWaits
 from concertino.orchestra.storage import DEFAULT_STORAGE, RESOURCES
 from concertino.orchestra.streams import WINDOW_BYTES, ResponseStream
@@ -516,14 +511,14 @@ class Hub:
         respond: sends a response to the peer.
         Returns an object that cancels the stream; None if handle() must handle the request.
         """
+        # A peer with a name is connected over QUIC or a NATS cluster, not over a Unix socket.
+        if peer.name is not None:
+            return None
         try:
             request = PluginRequest.FromString(body)
         except DecodeError:
             return None
         start = request.stream_start
-        # A peer with a name is connected over QUIC or a NATS cluster, not over a Unix socket.
-        if peer.name is not None:
-            return None
         if not start.stream_id or not 0 < start.window <= WINDOW_BYTES:
             return None
         # A request id in the body would win over the id that this hub puts before the body, because
@@ -578,10 +573,7 @@ class Hub:
     # Changes
 
     def _on_plugin_change(self) -> None:
-        """Handle a change of a plugin's state, tools or prompts.
-
-        PluginSet and HubCluster call this method.
-        """
+        """Handle a change of a plugin's state, tools or prompts, for PluginSet and HubCluster."""
         self._routes = None
         # Forget which tools refuse streams.
         self._calls.forget()
