@@ -204,6 +204,34 @@ async def test_notifications_and_questions_about_a_task_have_its_shown_id() -> N
 
 
 @on_a_loop
+async def test_a_question_to_the_model_has_the_uris_that_clients_see() -> None:
+    resource = {"uri": "r:1", "name": "r"}
+    lists = {"resources/list": {"resources": [resource]}, "tools/call": SILENCE}
+    handlers = {name: legacy() | lists for name in ("a", "b")}
+    async with composed(handlers, capabilities={"sampling": {}}) as ([client], scripts):
+        listed = (await client.call("resources/list"))["result"]["resources"]
+        assert [item["uri"] for item in listed] == ["r:1", "b+r:1"]
+        called = client.ask("tools/call", name="b_run", arguments={})
+        b = scripts["b"]
+        await b.until(lambda: b.of("tools/call"))
+        link = {"type": "resource_link", **resource}
+        results = [{"type": "tool_result", "toolUseId": "1", "content": [link]}]
+        params = {"messages": [{"role": "user", "content": results}], "maxTokens": 1}
+        request = {"jsonrpc": "2.0", "id": 1, "method": "sampling/createMessage", "params": params}
+        b.send(request)
+        await client.until(lambda: client.of("sampling/createMessage"))
+        [question] = client.of("sampling/createMessage")
+        [result] = question["params"]["messages"][0]["content"]
+        assert result["content"] == [link | {"uri": "b+r:1"}]
+        client.send({"id": question["id"], "result": {"role": "assistant", "content": []}})
+        await b.until(
+            lambda: any(message.get("id") == 1 and "result" in message for message in b.came)
+        )
+        b.answer(b.of("tools/call")[0], {"content": []})
+        await client.response(called)
+
+
+@on_a_loop
 async def test_a_change_of_the_roots_reaches_the_servers_that_the_client_has_called() -> None:
     handlers = {name: legacy() | {"tools/call": {"content": []}} for name in ("a", "b", "c")}
     async with composed(handlers) as ([client], scripts):

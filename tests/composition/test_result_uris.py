@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import Raw, Struct
 
-from concertino.composition.result_uris import map_result_uris
+from concertino.composition.result_uris import map_request_uris, map_result_uris
 from concertino.protocol.call import InputRequired
 from concertino.types import results
 
@@ -77,3 +77,38 @@ def test_a_typed_result_becomes_json_only_if_it_changes() -> None:
 def test_a_question_to_the_client_stays_as_it_is() -> None:
     question: Struct = InputRequired(state=b"x")
     assert map_result_uris("tools/call", question, "p+{}".format) is question
+
+
+SAMPLING = {
+    "messages": [
+        {"role": "user", "content": TEXT},
+        {"role": "user", "content": [{"type": "tool_result", "content": [LINK, EMBEDDED]}]},
+    ],
+    "maxTokens": 5,
+}
+MAPPED_SAMPLING = SAMPLING | {
+    "messages": [
+        {"role": "user", "content": TEXT},
+        {"role": "user", "content": [{"type": "tool_result", "content": MAPPED[:2]}]},
+    ]
+}
+
+
+def test_links_in_the_results_of_tools_in_a_sampling_request() -> None:
+    mapped = map_request_uris(json.dumps(SAMPLING).encode(), "p+{}".format)
+    assert json.loads(mapped) == MAPPED_SAMPLING
+
+
+def test_a_request_without_links_is_not_changed() -> None:
+    params = b'{"message": "u:1", "requestedSchema": {"properties": {"uri": {"type": "string"}}}}'
+    assert map_request_uris(params, "p+{}".format) == params
+
+
+def test_links_in_a_sampling_request_of_an_input_required_result() -> None:
+    request = {"method": "sampling/createMessage", "params": SAMPLING}
+    questions = {"model": Raw(json.dumps(request).encode()), "roots": Raw(b'{"method":"uri"}')}
+    mapped = map_result_uris("tools/call", InputRequired(questions, b"x"), "p+{}".format)
+    assert isinstance(mapped, InputRequired)
+    assert json.loads(bytes(mapped.questions["model"])) == request | {"params": MAPPED_SAMPLING}
+    assert mapped.questions["roots"] == questions["roots"]
+    assert mapped.state == b"x"

@@ -20,7 +20,7 @@ from concertino.backend.interface import Context
 from concertino.backend.wrappers import CallerWrapper, ContextWrapper
 from concertino.composition.part_names import PartNames
 from concertino.composition.resource_owners import ResourceOwners
-from concertino.composition.result_uris import map_result_uris
+from concertino.composition.result_uris import map_request_uris, map_result_uris
 from concertino.composition.task_ids import RELATED_TASK, map_task_ids
 
 __all__ = ["PartContext", "PartView"]
@@ -114,12 +114,22 @@ class PartView:
         method: the method of the call, such as `tools/call`.
         """
         if self._owners.maps(self._part):
-            result = map_result_uris(method, result, lambda uri: self.show_uri(uri) or uri)
+            result = map_result_uris(method, result, self._show_known_uri)
         # This package has no Struct for tasks: results with task ids are undecoded results of other
         # servers.
         if self.has_tasks and isinstance(result, Raw):
             result = map_task_ids(result, self.show_task)
         return result
+
+    def map_request(self, params: bytes) -> bytes:
+        """Return the params of a part's request with the URIs and task ids that clients see."""
+        if self._owners.maps(self._part):
+            params = map_request_uris(params, self._show_known_uri)
+        return self.map_params(params, self.show_task)
+
+    def _show_known_uri(self, uri: str) -> str:
+        """Return the URI that clients see, and the part's own URI if clients do not see one."""
+        return self.show_uri(uri) or uri
 
     def map_params(self, params: bytes, map_id: Callable[[str], str | None]) -> bytes:
         """Return params, or a result, with translated task ids.
@@ -217,8 +227,9 @@ class _PartCaller(CallerWrapper):
 class _PartSession:
     """The session of a client as a part sees it.
 
-    The URIs of subscriptions and updates are the part's own, and so are the task ids in requests,
-    responses and notifications. URIs in params and responses are not translated.
+    The URIs of subscriptions, updates and requests are the part's own, and so are the task ids in
+    requests, responses and notifications. URIs in responses are those of the client's own files,
+    such as its roots, and are not translated.
 
     Attributes:
     closed: a future that is done when the client's session is closed.
@@ -243,7 +254,7 @@ class _PartSession:
 
     async def request(self, method: str, params: bytes) -> Raw:
         view = self._view
-        response = await self._inner.request(method, view.map_params(params, view.show_task))
+        response = await self._inner.request(method, view.map_request(params))
         return Raw(view.map_params(bytes(response), view.find_task))
 
     def notify(self, method: str, params: bytes) -> None:

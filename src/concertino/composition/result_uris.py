@@ -1,12 +1,14 @@
-"""map_result_uris(): replaces the URIs in results of a part by the URIs that clients see.
+"""Replaces the URIs of a part of a composition by the URIs that clients see.
 
 A part is one of the backends that a composition serves as one. Clients see a URI of a part with a
-prefix if another part lists the same URI (resource_owners.py).
+prefix if another part lists the same URI (resource_owners.py). URIs are replaced in the contents of
+resources, and in resources and resource links in the content of results and of messages for a
+model. URIs inside texts are not replaced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from msgspec import Raw, Struct
@@ -15,7 +17,7 @@ from msgspec.json import decode, encode
 from concertino.decode_errors import DECODE_ERRORS
 from concertino.protocol.call import InputRequired
 
-__all__ = ["map_result_uris"]
+__all__ = ["map_request_uris", "map_result_uris"]
 
 # Returns the URI that clients see for a part's own URI.
 MapUri = Callable[[str], str]
@@ -28,67 +30,94 @@ def map_result_uris(
 ) -> Struct | Raw:
     """Return the result of a call with the URIs that clients see.
 
-    Returns the same object if nothing changes, and otherwise JSON. URIs are replaced in the
-    contents of resources, and in resources and resource links in the content of tools and prompts.
-    URIs inside texts are not replaced.
+    Returns the same object if nothing changes. Otherwise it returns JSON, and for an InputRequired
+    another InputRequired.
 
     method: the method of the call, such as `tools/call`.
     result: the result of the backend, with its own URIs.
     map_uri: called with each URI; returns the URI that clients see.
     """
+    if isinstance(result, InputRequired):
+        return _map_questions(result, map_uri)
     if not isinstance(result, Raw):
-        if isinstance(result, InputRequired):
-            return result
         raw = Raw(encode(result))
         mapped = map_result_uris(method, raw, map_uri)
         return result if mapped is raw else mapped
-    if b'"uri"' not in bytes(result):
-        return result
-    try:
-        members = decode(result)
-    except DECODE_ERRORS:
-        return result
-    if not isinstance(members, dict):
-        return result
-    changed = _map_members(method, cast("dict[str, Any]", members), map_uri)
-    return Raw(encode(members)) if changed else result
+    find = _contents_of if method == "resources/read" else _holders_of
+    return _map_json(result, find, map_uri)
 
 
-def _map_members(
-    method: str,
-    members: dict[str, Any],
+def map_request_uris(params: bytes, map_uri: MapUri) -> bytes:
+    """Return the params of a part's request to the client with the URIs that clients see.
+
+    Only the messages of `sampling/createMessage` contain URIs of the part.
+    """
+    return bytes(_map_json(Raw(params), _holders_of, map_uri))
+
+
+def _map_questions(result: InputRequired, map_uri: MapUri) -> InputRequired:
+    """Map the questions that another server has asked, which are undecoded requests."""
+    questions = {
+        key: _map_json(question, lambda members: _holders_of(members.get("params")), map_uri)
+        if isinstance(question, Raw)
+        else question
+        for key, question in result.questions.items()
+    }
+    if all(questions[key] is question for key, question in result.questions.items()):
+        return result
+    return InputRequired(questions, result.state)
+
+
+def _map_json(
+    value: Raw,
+    find: Callable[[dict[str, Any]], Iterable[dict[str, Any]]],
     map_uri: MapUri,
-) -> bool:
-    """Replace the URIs in a result in place. Returns whether a URI has changed."""
-    if method == "resources/read":
-        holders = _objects(members.get("contents"))
-    elif method == "prompts/get":
-        holders = [
-            holder
-            for message in _objects(members.get("messages"))
-            for item in _content(message.get("content"))
-            for holder in _holders(item)
-        ]
-    else:
-        holders = [holder for item in _content(members.get("content")) for holder in _holders(item)]
+) -> Raw:
+    """Return a JSON object with its URIs replaced; the same Raw if there is nothing to replace.
+
+    find: returns the objects inside the value whose `uri` is replaced.
+    """
+    if b'"uri"' not in bytes(value):
+        return value
+    try:
+        members = decode(value)
+    except DECODE_ERRORS:
+        return value
+    if not isinstance(members, dict):
+        return value
     changed = False
-    for holder in holders:
+    for holder in find(cast("dict[str, Any]", members)):
         if isinstance(uri := holder.get("uri"), str) and (mapped := map_uri(uri)) != uri:
             holder["uri"] = mapped
             changed = True
-    return changed
+    return Raw(encode(members)) if changed else value
 
 
-def _content(value: Any) -> list[dict[str, Any]]:
-    """Return the content of a message or result, one block or a list of them, as a list."""
-    return _objects([value] if isinstance(value, dict) else value)
+def _contents_of(members: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the contents of a resource in the result of `resources/read`."""
+    return _objects(members.get("contents"))
 
 
-def _holders(item: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the object with a URI in a block of content, as a list of one or no object."""
-    if item.get("type") == "resource_link":
-        return [item]
-    return _objects([item.get("resource")]) if item.get("type") == "resource" else []
+# Any: a JSON value.
+def _holders_of(members: Any) -> list[dict[str, Any]]:
+    """Return the objects with a URI in the content of a result, or of messages in it.
+
+    members: a result, the params of `sampling/createMessage`, a message or a `tool_result`.
+    """
+    holders: list[dict[str, Any]] = []
+    for owner in _objects([members]):
+        for message in _objects(owner.get("messages")):
+            holders += _holders_of(message)
+        content = owner.get("content")
+        # In a message, the content may be one block instead of a list.
+        for block in _objects([content] if isinstance(content, dict) else content):
+            if block.get("type") == "resource_link":
+                holders.append(block)
+            elif block.get("type") == "resource":
+                holders += _objects([block.get("resource")])
+            elif block.get("type") == "tool_result":
+                holders += _holders_of(block)
+    return holders
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
