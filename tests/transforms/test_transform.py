@@ -397,6 +397,33 @@ async def test_a_hidden_argument_is_in_no_text_and_no_rule_of_the_schema() -> No
     }
 
 
+@pytest.mark.parametrize("refers_to_itself", [False, True])
+@on_a_loop
+async def test_arguments_of_a_schema_that_is_only_a_reference(refers_to_itself: bool) -> None:
+    """The form that pydantic gives to the schema of a class that refers to itself."""
+    child = {"$ref": "#/$defs/Node"} if refers_to_itself else {"type": "null"}
+    node = {
+        "type": "object",
+        "properties": {"token": {"type": "string"}, "name": {}, "child": child},
+        "required": ["token", "name"],
+    }
+    schema = {"$ref": "#/$defs/Node", "$defs": {"Node": node, "X": {}}, "description": "A node."}
+    page = Raw(encode({"tools": [{"name": "t", "inputSchema": schema}]}))
+    server = Part({"tools/list": page}, tools=True)
+    change = ToolChange(
+        arguments={"token": ArgumentChange(value=1), "name": ArgumentChange("title")}
+    )
+    [tool] = await tools_of(Transform(server, tools={"t": change}))
+    assert tool["inputSchema"] == {
+        "type": "object",
+        "description": "A node.",
+        "properties": {"title": {}, "child": child},
+        "required": ["title"],
+        # The inner nodes have all arguments: the change is one of the tool's own arguments.
+        "$defs": {"Node": node, "X": {}} if refers_to_itself else {"X": {}},
+    }
+
+
 def test_the_time_for_a_failure_does_not_grow_with_the_square_of_its_length() -> None:
     from concertino.transforms.changed_tool import ChangedTool
 

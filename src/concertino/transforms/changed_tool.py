@@ -32,6 +32,8 @@ RULES = frozenset(
 TEXTS = ("description", "title", "$comment")
 # Keywords of a schema whose values are data, which is not changed like texts.
 VALUES = ("enum", "const", "default", "required")
+# What a reference to a definition in the same schema begins with.
+DEFINITIONS = "#/$defs/"
 # The text that replaces the name and the value of a hidden argument.
 HIDDEN = "[hidden]"
 # Values of hidden arguments with fewer characters are not removed from messages, because they occur
@@ -109,7 +111,7 @@ class ChangedTool:
     def _show_schema(self, schema: Raw) -> Raw:
         """Return the input schema with the arguments that clients see, in the server's order."""
         try:
-            members = _decode_members(schema)
+            members = _decode_schema(schema)
             properties = _decode_members(members.get("properties", b"{}"))
             required = decode(members.get("required", b"[]"), type=list[str])
         except DECODE_ERRORS:
@@ -206,7 +208,7 @@ class ChangedTool:
         tool: the server's definition. Returns [] if its schema has no `properties`.
         """
         try:
-            schema = _decode_members(tool["inputSchema"])
+            schema = _decode_schema(tool["inputSchema"])
             known = _decode_members(schema["properties"])
             required = decode(schema.get("required", b"[]"), type=list[str])
         except (KeyError, *DECODE_ERRORS):
@@ -320,6 +322,31 @@ class ChangedTool:
             return HIDDEN if groups.get("tool") is None else self.client_name
 
         return lambda text: pattern.sub(replace, text)
+
+
+def _decode_schema(schema: Raw) -> dict[str, Raw]:
+    """Return the members of an input schema, with its arguments in `properties`.
+
+    The schema of a class that refers to itself may be `{"$ref": "#/$defs/NAME", "$defs": ...}`.
+    Then the result has the members of this definition, and no `$ref`. It also has the definition in
+    `$defs` if another schema refers to it.
+    Raises the exceptions in DECODE_ERRORS if the schema is not an object.
+    """
+    members = _decode_members(schema)
+    pointer = decode(members.get("$ref", b'""'), type=str)
+    definitions = _decode_members(members.get("$defs", b"{}"))
+    if not pointer.startswith(DEFINITIONS):
+        return members
+    definition = definitions.pop(pointer.removeprefix(DEFINITIONS), None)
+    if definition is None:
+        return members
+    del members["$ref"]
+    members = {**_decode_members(definition), **members}
+    # Encode it again, because the server may have written the same pointer with escapes.
+    others = encode(decode(encode({**members, "$defs": definitions})))
+    if encode(pointer) not in others:
+        members["$defs"] = Raw(encode(definitions))
+    return members
 
 
 def _meta_of(tool: RawTool) -> Mapping[str, Raw]:
