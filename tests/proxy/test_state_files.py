@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 from pathlib import Path
 
@@ -98,3 +99,31 @@ def test_one_process_at_a_time_has_the_lock(tmp_path: Path) -> None:
                 os._exit(7)
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_a_process_that_is_stopped_with_the_lock_does_not_block_others(tmp_path: Path) -> None:
+    locked, lock = os.pipe()
+    child = os.fork()
+    if not child:
+        with lock_state(tmp_path):
+            os.write(lock, b"x")
+            os.kill(os.getpid(), signal.SIGSTOP)
+        os._exit(0)
+    assert os.read(locked, 1) == b"x"
+    try:
+        with (
+            pytest.raises(
+                UnusableState, match=r"lock: another process has held this lock for 0\.05"
+            ),
+            lock_state(tmp_path, wait_s=0.05),
+        ):
+            pytest.fail("two processes have the lock")
+        os.kill(child, signal.SIGCONT)
+        with lock_state(tmp_path):
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        raise
+    finally:
+        os.close(locked)
+        os.close(lock)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -32,6 +33,11 @@ __all__ = [
 # The largest file, in bytes.
 MAX_BYTES = 2**22
 KEY_BYTES = 32
+# How long to wait for the lock of a directory, in seconds. Other processes hold it while they write
+# a file, or longer if they are stopped then.
+LOCK_S = 5.0
+# The time between two attempts to get the lock, in seconds.
+LOCK_RETRY_S = 0.02
 
 
 class UnusableState(ConcertinoError):
@@ -90,25 +96,42 @@ def write_private(path: AnyPath, data: bytes, *, lasting: bool = True) -> None:
 
 
 @contextmanager
-def lock_state(folder: AnyPath) -> Generator[None, None, None]:
+def lock_state(folder: AnyPath, wait_s: float = LOCK_S) -> Generator[None, None, None]:
     """Hold the lock of a directory of state files inside `with`.
 
-    It blocks while another process holds the lock. The directory is made if necessary.
-    Raises UnusableState if the directory or the lock file cannot be made or opened.
+    The directory is made if necessary.
+    wait_s: for how many seconds to block while another process holds the lock.
+    Raises UnusableState if the directory or the lock file cannot be made or opened, and if another
+    process still holds the lock after `wait_s`.
     """
+    path = os.path.join(folder, "lock")
     try:
         os.makedirs(folder, 0o700, exist_ok=True)
-        descriptor = os.open(
-            os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as exc:
         raise UnusableState(f"{folder}: {exc.strerror}") from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        until = time.monotonic() + wait_s
+        while not _try_lock(descriptor):
+            if time.monotonic() > until:
+                raise UnusableState(
+                    f"{path}: another process has held this lock for {wait_s:g} s; it may be "
+                    "stopped: resume or end it"
+                )
+            time.sleep(LOCK_RETRY_S)
         yield
     finally:
         # This also releases the lock.
         os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Return whether this process has got the lock of an open file."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def read_state_key(folder: AnyPath) -> bytes:
