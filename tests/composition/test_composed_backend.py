@@ -51,6 +51,17 @@ async def test_tools_of_all_parts_are_listed_and_called_under_their_parts_names(
 
 
 @on_a_loop
+async def test_resources_of_a_part_that_limits_some_by_scopes_can_be_read() -> None:
+    part = Server("part")
+    part.add_resource("data://limited", text="limited", scopes={"data:read"})
+    part.add_resource("data://open", text="open", visible=lambda context: context.principal is None)
+    async with client_of(compose(part=part, other=calculator())) as caller:
+        for uri, text in [("data://limited", "limited"), ("data://open", "open")]:
+            result = await caller.request("resources/read", {"uri": uri})
+            assert result["contents"][0]["text"] == text
+
+
+@on_a_loop
 async def test_the_composition_says_who_it_is_and_what_all_parts_say() -> None:
     composed = compose("orchestra", math=calculator(), words=greeter())
     assert composed.features().info == Implementation("orchestra", "0.0.0")

@@ -1,6 +1,6 @@
 """Reads lists of a backend, such as the names of its resources, when no client has asked for them.
 
-Three packages use this: composition to find out which resources the composed servers have, guards
+Three packages use this: composition to find the resources and tools of the composed servers, guards
 to find patterns that match no tool, and proxy to find tools that have changed.
 """
 
@@ -29,7 +29,8 @@ async def list_names(label: str, backend: Backend, method: str) -> list[str]:
     Resources have their URI in place of a name, and resource templates their URI template.
     label: the name of the backend for errors.
     method: the method that returns the list, such as "resources/list"; a key of LIST_METHODS.
-    Raises the exceptions of the backend, and ProtocolError if the list never ends.
+    Raises the exceptions of the backend, and ProtocolError for a list of more than MAX_PAGES pages
+    (protocol/pagination.py).
     """
     name_member = LIST_METHODS[method].name_member
     return [getattr(item, name_member) for item in await list_items(label, backend, method)]
@@ -40,12 +41,14 @@ async def list_items(label: str, backend: Backend, method: str) -> list[Any]:
 
     label: the name of the backend for errors.
     method: the method that returns the list, such as "resources/list"; a key of LIST_METHODS.
-    Raises the exceptions of the backend, and ProtocolError if the list never ends.
+    Raises the exceptions of the backend, and ProtocolError for a list of more than MAX_PAGES pages
+    (protocol/pagination.py).
     """
     listing = LIST_METHODS[method]
 
     async def fetch(cursor: str | None) -> Any:
         params = {} if cursor is None else {"cursor": Raw(encode(cursor))}
+        # The type checker would ask for the methods that no list may use, such as elicit().
         context = cast("Context", _ListingContext())
         return decode_page(await backend.handle(Call(method, params), context), listing)
 
@@ -65,11 +68,13 @@ def decode_page(result: Struct | Raw, listing: ListMethod) -> Any:
 class _ListingContext:
     """The Context of a list call that no client has made. It sends nothing.
 
-    The client is named concertino and speaks the newest revision of MCP. Attributes that no handler
-    of a list may use are missing.
+    The client is named concertino and speaks the newest revision of MCP. The caller has no
+    `principal`, like a client on stdin, so the option `scopes` hides nothing from it. The methods
+    that ask a client something are missing, because no list uses them.
     """
 
     client = ClientFacts("concertino", "", MODERN.name, {})
+    principal = None
     caller = DetachedCaller()
     cancelled = False
     meta: Mapping[str, Any] = {}
