@@ -59,3 +59,12 @@ def test_garbage_of_before_is_still_found():
         "from concertino import Server\ngc.collect()\nprint(left() is None)"
     )
     assert output_of(program) == "True\n"
+
+
+def test_a_module_that_is_loaded_already_needs_no_count_of_what_is_frozen():
+    program = (
+        "import gc\nfrom concertino.loading import load\nload('json')\n"
+        "def fail(): raise AssertionError\n"
+        "gc.get_freeze_count = fail\nprint(load('json').__name__)"
+    )
+    assert output_of(program) == "json\n"

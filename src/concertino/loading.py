@@ -26,6 +26,10 @@ FROZEN = 1000
 
 def load(name: str) -> ModuleType:
     """Import a module by its absolute name and return it, with garbage collection paused."""
+    if name in sys.modules:
+        # get_freeze_count() below visits each frozen object: 40 ms for 300,000 of them.
+        return import_module(name)
+
     # Imported modules stay in memory, so there is nothing to collect during an import. Without the
     # pause, the collector runs about forty times between the start of a server and its first
     # response, which takes 5 % of that time.
