@@ -75,9 +75,9 @@ def test_a_name_of_64_characters_stays_and_a_longer_one_is_cut_with_a_hash() -> 
 def test_a_shortened_name_of_an_earlier_run_is_known_once_its_part_has_listed_it() -> None:
     shown = BoundedNames(["a"]).show("a", "t" * 80)
     names = BoundedNames(["a"])
-    assert not names.is_known(shown)
+    assert not names.can_find(shown)
     names.show("a", "t" * 80)
-    assert names.is_known(shown)
+    assert names.can_find(shown)
     assert names.find(shown) == ("a", "t" * 80)
 
 

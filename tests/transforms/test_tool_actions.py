@@ -24,13 +24,15 @@ def test_the_first_verb_of_a_name_says_what_a_tool_does(name: str, actions: set[
 
 
 def test_the_words_of_a_task_say_what_it_does() -> None:
-    rates = rate_actions([{"delet": 1.0, "remov": 0.5}, {"renam": 0.5}, {"pric": 1.0}], reads=0.0)
+    rates = rate_actions(
+        [{"delet": 1.0, "remov": 0.5}, {"renam": 0.5}, {"pric": 1.0}], read_rating=0.0
+    )
     assert rates == {"delete": 1.0, "move": 0.5, "change": 0.5}
 
 
 def test_a_question_asks_to_read() -> None:
-    assert rate_actions([{"pric": 1.0}], reads=1.0) == {"read": 1.0}
+    assert rate_actions([{"pric": 1.0}], read_rating=1.0) == {"read": 1.0}
 
 
 def test_a_task_without_verbs_has_no_action() -> None:
-    assert rate_actions([{"pric": 1.0}], reads=0.0) == {}
+    assert rate_actions([{"pric": 1.0}], read_rating=0.0) == {}

@@ -49,8 +49,8 @@ def test_other_words_are_no_phrase(query: str) -> None:
 
 def test_the_words_of_a_phrase_are_known_and_a_single_word_counts_less() -> None:
     phrase, word = find_meanings("throw it away"), find_meanings("birthday")
-    assert phrase.phrased >= {stem_of("throw"), stem_of("away")}
-    assert not word.phrased
+    assert phrase.in_phrases >= {stem_of("throw"), stem_of("away")}
+    assert not word.in_phrases
     assert 0 < max(weight for _, weight in word.terms) < max(weight for _, weight in phrase.terms)
 
 

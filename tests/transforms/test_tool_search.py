@@ -262,6 +262,22 @@ async def test_a_list_of_several_pages_is_searched_as_a_whole() -> None:
     assert json.loads(result["content"][0]["text"])["tools"][0]["name"] == "page2"
 
 
+@on_a_loop
+async def test_an_empty_cursor_does_not_reveal_the_list_behind_the_search() -> None:
+    async with client_of(ToolSearch(make_server(), "search")) as caller:
+        page = await caller.request("tools/list", {"cursor": ""})
+    assert [tool["name"] for tool in page["tools"]] == ["find_tools", "call_tool"]
+
+
+@on_a_loop
+async def test_a_cursor_is_refused_if_the_list_is_the_two_tools() -> None:
+    async with client_of(ToolSearch(part_of(3), "search")) as caller:
+        with pytest.raises(RpcError) as caught:
+            await caller.request("tools/list", {"cursor": "2"})
+    assert caught.value.code == -32602
+    assert caught.value.data == {"details": "cursor: not one of this server's"}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [({"mode": "some"}, "mode"), ({"budget_tokens": 0}, "budget_tokens")],

@@ -26,11 +26,11 @@ from concertino.backend.listing import list_names
 from concertino.composition.other_methods import find_part, has_tasks
 from concertino.composition.part_calls import PartCalls
 from concertino.composition.part_names import PartNames
-from concertino.composition.part_starts import PartStarts, part_removed
+from concertino.composition.part_starts import PartStarts, make_removed_error
 from concertino.composition.part_view import PartContext, PartView
 from concertino.composition.resource_directory import ResourceDirectory
 from concertino.composition.task_ids import TASK_METHODS
-from concertino.composition.task_lists import list_tasks, lists_tasks
+from concertino.composition.task_lists import can_list_tasks, list_tasks
 from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import (
     INVALID_PARAMS,
@@ -45,26 +45,24 @@ from concertino.types.completion import CompleteParams, PromptReference
 
 __all__ = ["CallRouter"]
 
-# A part answers with one of these errors if it does not have a resource or a completion. Then the
-# next part is asked, because it may have it.
-ELSEWHERE = frozenset((INVALID_PARAMS, RESOURCE_NOT_FOUND, METHOD_NOT_FOUND))
+# A part without the requested resource or completion answers with one of these errors. The next
+# part may have it. Servers of older revisions use INVALID_PARAMS for an unknown resource.
+NOT_FOUND_CODES = frozenset((INVALID_PARAMS, RESOURCE_NOT_FOUND, METHOD_NOT_FOUND))
 
 
 class CallRouter:
-    """Forwards each call to a part of one composition: one of the backends that it serves as one.
+    """Forwards each call to a part of one composition, which serves several backends as one.
 
     parts: name -> backend. ComposedBackend changes this mapping when parts change.
-    names: the names of tools and prompts that clients see, and their translation to those of the
-        parts.
-    starts: the starts of the parts, which say whether a part has started.
-    directory: the record of which part each resource belongs to.
-    calls: the running calls of each part.
+    names: translates names of tools and prompts between clients and parts.
+    starts: knows which parts have started.
+    directory: knows which part each resource belongs to.
+    calls: counts the running calls of each part.
     view_of: called with the name of a part; returns its PartView, which translates names, URIs and
         task ids.
-    report_failure: called with the name of a part, a method and the error, if the part is left out
-        of a list because of the error.
-    maps_uris: what clients see if two parts list the same URI. If True, the URI of the second part
-        has a prefix; if False, the resource of the second part is hidden.
+    report_failure: called with the name of a part, a method and an error when the error makes
+        tasks/list leave the part out.
+    maps_uris: the setting in CompositionRules.
     """
 
     def __init__(
@@ -89,8 +87,9 @@ class CallRouter:
         self._maps_uris = maps_uris
 
     def parts_with(self, feature: str) -> Iterator[tuple[str, Backend]]:
-        """Yield the started parts that have a feature, in the order of the composition.
+        """Yield name and backend of the started parts with a feature, in the composition's order.
 
+        Parts that have failed to start are left out.
         feature: an attribute of ServerFeatures, such as "tools".
         """
         for name, part in self._parts.items():
@@ -121,7 +120,7 @@ class CallRouter:
         found = self._names.find(name)
         # Most calls go to a part that has started, by a name that was not shortened. For all other
         # calls, wait for the part, or look the name up in its list.
-        if found is None or not self._starts.serves(found[0]) or not self._names.is_known(name):
+        if found is None or not self._starts.serves(found[0]) or not self._names.can_find(name):
             found = await self._resolve_name(name, kind)
         part_name, own_name = found
         part = self._part(part_name)
@@ -129,12 +128,13 @@ class CallRouter:
         if not getattr(features, f"{kind}s"):
             raise unknown_name(kind, name)
         view = self._view_of(part_name)
+        # The features of a part may change, for example when its server restarts.
         view.has_tasks = has_tasks(features)
         part_context = PartContext(context, view)
         params = {**call.params, "name": Raw(encode(own_name))}
         own_call = Call(call.method, params, view.find_meta(call.meta), call.answers, call.state)
-        # These lines do the same as _forward(). To await _forward() would take a tenth of the time
-        # of a small call.
+        # Like _forward(), without its coroutine, which would take a tenth of the time of a small
+        # call.
         with self._calls.by_part[part_name]:
             try:
                 result = await part.handle(own_call, part_context)
@@ -161,7 +161,7 @@ class CallRouter:
             raise unknown_name(kind, name, member)
         part_name = found[0]
         await self._starts.wait_for(part_name)
-        if self._names.is_known(name):
+        if self._names.can_find(name):
             return found
         # The name may have been shortened in an earlier run of the program. show() remembers the
         # whole name of each tool that the part lists, so that find() can resolve the short one.
@@ -172,7 +172,7 @@ class CallRouter:
     def _part(self, name: str) -> Backend:
         """Return a part. Raises RpcError if it was removed while a call waited for it."""
         if (part := self._parts.get(name)) is None:
-            raise part_removed(name)
+            raise make_removed_error(name)
         return part
 
     async def _forward(
@@ -205,8 +205,9 @@ class CallRouter:
         replace_uri: returns the same call with another URI.
         Raises RpcError if no part accepts the URI.
         """
-        # If the resources of a part may have changed, the recorded owner may be wrong. Then treat
-        # the URI as one that no part lists, and ask the parts one after the other.
+        # If the resources of a part may have changed, the recorded owner may be wrong: then ask
+        # the parts one after the other. With maps_uris, read() has updated the record before, so
+        # that a URI with a prefix is found.
         owner, uri = None, shown
         if not self._directory.has_changed:
             owner, uri = self._directory.owners.find(shown)
@@ -220,14 +221,15 @@ class CallRouter:
                 try:
                     return await self._forward(name, call, context)
                 except RpcError as error:
-                    if error.code not in ELSEWHERE or owner is not None:
+                    if error.code not in NOT_FOUND_CODES or owner is not None:
                         raise
                     # If all parts refuse, the client gets the last error about the resource.
                     # METHOD_NOT_FOUND only says that a part has no such method.
                     if error.code != METHOD_NOT_FOUND:
                         refusal = error
         if starting := list(self._starts.starting.values()):
-            # A part that is still starting may have the resource.
+            # A part that is still starting may have the resource. Ask all parts again, since any
+            # of them may have got it meanwhile.
             await asyncio.wait(starting)
             return await self._call_by_uri(call, context, shown, replace_uri)
         raise refusal
@@ -235,7 +237,7 @@ class CallRouter:
     async def read(self, call: Call, context: Context) -> Struct | Raw:
         """Forward `resources/read` to the part that has the resource, and return its result.
 
-        Raises RpcError if no part has the resource, and the errors of the part.
+        Raises RpcError if no part has the resource. Also raises the errors of the part.
         """
         if (shown := call.name) is None:
             raise invalid_params("uri: expected the URI of a resource")
@@ -259,6 +261,7 @@ class CallRouter:
         except DECODE_ERRORS as exc:
             raise invalid_params(str(exc)) from None
         if not isinstance(ref, PromptReference):
+            # A name of its own, whose type is also known inside the function.
             template = ref
 
             def replace_uri(uri: str) -> Call:
@@ -286,7 +289,7 @@ class CallRouter:
         - `tasks/list` is sent to all parts that list tasks, and their lists are joined.
         - A request of an extension goes to the part that find_part() returns.
 
-        Raises RpcError if there is no such part, and the errors of the part.
+        Raises RpcError if there is no such part. Also raises the errors of the part.
         """
         if call.method in TASK_METHODS and any(
             has_tasks(part.features()) for part in self._parts.values()
@@ -296,7 +299,7 @@ class CallRouter:
             name: part.features() for name, part in self._parts.items() if self._starts.serves(name)
         }
         if call.method == "tasks/list":
-            listing = [name for name, features in serving.items() if lists_tasks(features)]
+            listing = [name for name, features in serving.items() if can_list_tasks(features)]
             if listing:
                 return await list_tasks(
                     listing,
@@ -335,6 +338,7 @@ def _restore_name(
     name: the name that the client has used.
     own_name: the part's own name.
     """
+    # The text of unknown_name(), which the official SDKs also use for tools.
     if error.code == INVALID_PARAMS and error.message == f"Unknown {kind}: {own_name}":
         return unknown_name(kind, name, member)
     return error

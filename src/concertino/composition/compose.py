@@ -37,7 +37,7 @@ def compose(
         keywords of the backends joined by `+`, such as `math+docs`.
     strict: what happens if a backend is slow or cannot start:
         - False: the other backends are served. Calls of a backend that has failed are refused with
-          the reason, and calls of a slow one wait for it.
+          the reason, and calls of a slow one wait until it has started or failed.
         - True: nothing is served before all backends have started, and the start fails if one of
           them fails.
     parts: the backends (a Server, a Library, a Proxy and so on), as keyword arguments. The keyword
@@ -45,13 +45,14 @@ def compose(
         compose(math=server), clients call `math_add`. Resources keep their URIs.
 
     Raises RegistrationError for a value that is not a Backend, and for two keywords that could give
-    two tools the same name, such as `a` and `a_b`. The start() of the combined backend raises
-    RegistrationError if two backends list the same resource.
+    two tools the same name: with `a` and `a_b`, `a_b_c` could belong to either. The start() of the
+    combined backend raises RegistrationError if two backends list the same resource.
     """
     if not parts:
         raise RegistrationError(
             "compose: expected at least one backend, as in compose(math=server)"
         )
+    # cast(): callers without a type checker may pass any object.
     untyped = cast("object", info)
     if not isinstance(untyped, str | Implementation | None):
         raise RegistrationError(

@@ -59,15 +59,14 @@ log = logging.getLogger("concertino.composition")
 class ComposedBackend:
     """A Backend that forwards each call to the part that has the tool, prompt or resource.
 
-    A part is one of the backends that this one serves together. compose() makes such an object.
+    A part is one of the backends that this object serves as one. compose() makes a ComposedBackend.
 
     info: the name and version of the server that clients see.
-    parts: name -> backend.
-    names: the names of tools and prompts that clients see.
+    names: translates names of tools and prompts between clients and parts.
     rules: the settings for the start, the lists and the removal of parts.
 
     Attributes:
-    parts: name -> backend of the present parts. Call change_parts() to change them.
+    parts: name -> backend. Call change_parts() to change the parts.
     """
 
     def __init__(
@@ -82,6 +81,7 @@ class ComposedBackend:
         self._rules = rules
         self._starts = PartStarts(self.parts, rules, self._on_late_start)
         owners = ResourceOwners(rules.maps_uris, names.uri_prefix)
+        # A part that was too slow for a list has changed the list when it answers.
         pages = PartPages(rules.list_limit_s, self.on_part_change, self._view_of)
         # Sends notifications to the clients: the argument of the latest start().
         self._outlet: Notifier | None = None
@@ -123,7 +123,7 @@ class ComposedBackend:
             await start_strictly(self.parts, self._notifier_of)
         else:
             await self._starts.start(self._notifier_of)
-        clashes = await self._directory.settle(self._router.parts_with("resources"))
+        clashes = await self._directory.ask_parts(self._router.parts_with("resources"))
         if clashes and not self._rules.maps_uris:
             # The error names only the first clash.
             uri, (first, second) = next(iter(clashes.items()))
@@ -154,12 +154,13 @@ class ComposedBackend:
           but after `rules.drain_s` seconds at the latest.
         - Clients are notified that the features and all lists have changed.
 
-        parts: name -> backend, in the new order.
+        parts: name -> backend, in the order that lists will have.
         """
         # This method awaits nothing, so a change never overlaps with another change or with
         # close().
         before = dict(self.parts)
         gone = {name: part for name, part in before.items() if parts.get(name) is not part}
+        # The starts, the directory and the router use the same dict.
         self.parts.clear()
         self.parts.update(parts)
         self._names.set_parts(parts)
@@ -187,6 +188,7 @@ class ComposedBackend:
         if self._starts.serves(name):
             log.info("%s has started", name)
             if self._watched:
+                # Other parts may list URIs that clients watch, too, so tell all parts again.
                 try:
                     await self.watch(self._watched)
                 except Exception:
@@ -198,9 +200,9 @@ class ComposedBackend:
         for kind in kinds:
             self._report_change(kind)
 
-    def _report_change(self, what: ChangeKind) -> None:
+    def _report_change(self, kind: ChangeKind) -> None:
         if self._outlet is not None:
-            self._outlet.report_change(what)
+            self._outlet.report_change(kind)
 
     def features(self) -> ServerFeatures:
         """Return the union of the features of all parts, except those that have failed to start."""
@@ -217,7 +219,8 @@ class ComposedBackend:
         A call waits until its part has started or failed. A request for a list returns the lists of
         all parts, one after the other. It waits for parts that are still starting, at most until
         `rules.lists_s` seconds after the start has begun.
-        Raises RpcError if no part is found or if the part has failed, and the errors of the part.
+        Raises RpcError if no part is found or if the part has failed to start. Also raises the
+        errors of the part.
         """
         method = call.method
         if (listing := LIST_METHODS.get(method)) is not None:
@@ -261,19 +264,20 @@ class ComposedBackend:
         await asyncio.gather(*(_close(name, part) for name, part in self.parts.items()))
         await self._calls.wait_closed()
 
-    # The notifiers of the parts call the next methods, from any thread.
+    # The notifiers of the parts call on_part_change() and on_part_update(), from any thread.
 
-    def on_part_change(self, what: ChangeKind) -> None:
+    def on_part_change(self, kind: ChangeKind) -> None:
         """Notify the clients that a list, or the features, of a part have changed.
 
-        what: "tools", "prompts", "resources" or "features".
+        kind: "tools", "prompts", "resources" or "features".
         """
-        self._mark_change(what)
-        self._report_change(what)
+        # The joined lists stay stored: ComposedLists sees which pages of the parts are new.
+        self._mark_change(kind)
+        self._report_change(kind)
 
-    def _mark_change(self, what: str) -> None:
+    def _mark_change(self, kind: str) -> None:
         """Ask the parts for their resources again before the next call that needs them."""
-        if what in ("resources", "features"):
+        if kind in ("resources", "features"):
             self._directory.has_changed = True
 
     def on_part_update(self, name: str, uri: str) -> None:
@@ -289,11 +293,12 @@ class ComposedBackend:
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
         """Return the function with which a part checks the arguments of its tool or prompt.
 
-        Guards call the function before they count a call against a limit. The function raises
-        ArgumentsRefused or RpcError for invalid arguments.
+        A rate limit calls the function before it counts a call. The function raises
+        ArgumentsRefused or RpcError for invalid arguments (backend/call_hooks.py).
+        Returns None if no part can have the name, or if the part has no such function.
+
         method: "tools/call" or "prompts/get".
         name: the name of the tool or prompt that clients see.
-        Returns None if no part can have the name, or if the part has no such function.
         """
         found = self._names.find(name)
         if found is None:
@@ -305,7 +310,7 @@ class ComposedBackend:
         """Return the arguments of a tool that clients repeat in HTTP headers.
 
         These are the arguments with `x-mcp-header` in the tool's schema. Returns the path of each
-        such argument -> the rest of the name of its `Mcp-Param-` header; {} for an unknown tool.
+        such argument -> the part of its header's name after `Mcp-Param-`; {} for an unknown tool.
         name: the name of the tool that clients see.
         """
         found = self._names.find(name)

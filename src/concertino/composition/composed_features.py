@@ -24,14 +24,14 @@ log = logging.getLogger("concertino.composition")
 
 
 class ComposedFeatures:
-    """Joins the features of the parts of a composition: the backends that are served as one.
+    """Joins the features of the parts of a composition, which serves several backends as one.
 
     info: the name and version of the server that clients see.
     """
 
     def __init__(self, info: Implementation) -> None:
         self._info = info
-        # The clashes that were logged: the name of the capability, and the later of the two parts.
+        # The logged clashes: a capability, and the later one of the two parts that declare it.
         self._clashes: set[tuple[str, str]] = set()
 
     def join(self, features: Mapping[str, ServerFeatures]) -> ServerFeatures:

@@ -31,11 +31,11 @@ _decode_text = Decoder(str).decode
 
 
 class ComposedLists:
-    """Concatenates the lists of the parts of a composition: the backends that are served as one.
+    """Joins the lists of the parts of a composition, which serves several backends as one.
 
-    names: the names of tools and prompts that clients see.
-    owners: the URIs that clients see.
-    pages: the object that fetches the pages of the parts.
+    names: makes the names of tools and prompts that clients see.
+    owners: makes the URIs that clients see.
+    pages: fetches the pages of the parts.
     """
 
     def __init__(
@@ -69,17 +69,16 @@ class ComposedLists:
     ) -> Struct | Raw:
         """Return one page of the joined list.
 
-        The page has the items of the parts one after the other. It ends after the first part that
-        has another page. The next page continues there, because the cursor contains the name of
-        this part and the part's own cursor. The result is a Struct if the pages of all parts are
-        Structs; otherwise it is JSON.
+        The page has the items of the parts one after the other. If a part's list has more pages,
+        the joined page ends with this part; its cursor names the part and the part's own cursor.
+        The result is a Struct if the pages of all parts are Structs; otherwise it is JSON.
 
         listing: the list method, such as `tools/list`.
         parts: name and backend of the parts that have such a list, in the order of the composition.
         call: the client's request.
         context: the Context of this request.
         is_complete: False while a part that may have such a list is still starting. The page then
-            has the hint for clients not to cache it.
+            tells clients not to cache it.
         Raises RpcError for a cursor that no list has returned.
         """
         at, params = parse_cursor(call.params, [name for name, _ in parts])
@@ -87,28 +86,31 @@ class ComposedLists:
         next_cursor: str | None = None
         # The parts whose items are on earlier or later pages of this list. Their cache scope counts
         # too, because all pages of a list must have the same scope.
-        elsewhere = [part for _, part in parts[:at]]
+        other_parts = [part for _, part in parts[:at]]
         request = Call(call.method, params, call.meta)
         async with aclosing(self._pages.fetch(parts[at:], listing, request, context)) as fetched:
             async for name, page in fetched:
                 pages.append((name, page))
                 if page.content.next_cursor is not None:
                     next_cursor = f"{name}:{page.content.next_cursor}"
-                    number = [name for name, _ in parts].index(name) + 1
-                    elsewhere += [part for _, part in parts[number:]]
+                    index = [part_name for part_name, _ in parts].index(name)
+                    other_parts += [part for _, part in parts[index + 1 :]]
                     break
         sources = [page for _, page in pages]
         contents = [page.content for page in sources]
         whole = self._find_cached(call.method, contents)
         if whole is None:
-            # The list is public only if the lists of all parts are (server/utilities/caching).
-            shared = all(part.features().cache_scope == "public" for part in elsewhere)
+            # The specification (server/utilities/caching): the list is public only if the lists of
+            # all parts are.
+            shared = all(part.features().cache_scope == "public" for part in other_parts)
             hints = _cache_hints(contents, shared)
             # Clients should not cache a list that lacks parts which are still starting. Lists of
             # servers before 2026-07-28 have no cache hints.
             if not is_complete and not _are_legacy(sources):
                 hints["ttl_ms"] = 0
             whole = self._join(pages, next_cursor, hints, listing)
+            # Keep the first page only. It is usually the whole list. When a part that was starting
+            # has started, forget() discards it.
             if "cursor" not in call.params:
                 self._lists[call.method] = contents, whole
         _pass_list(whole, sources, context)
@@ -250,14 +252,14 @@ def _pass_list(
 ) -> None:
     """Allow the session to send a list unchanged, if no page comes from a server of 2026-07-28.
 
-    Then clients of older revisions also get the fields that this package does not know, which the
-    session would leave out when it translates the list. Clients of 2026-07-28 get these fields in
-    any case.
+    Then clients of older revisions also get the fields that this package does not know; the session
+    leaves them out when it translates a list. Clients of 2026-07-28 get these fields in any case.
     whole: the joined list.
     pages: the pages of the parts from which it was built.
     """
     if isinstance(whole, Raw) and _are_legacy(pages):
-        # The joined list may have fields of all these revisions, so it counts as the newest one.
+        # The list may have fields of all these revisions, so it counts as the newest one. Names of
+        # revisions are dates, which are compared as text.
         context.caller.pass_result(whole, max(page.revision for page in pages))
 
 
@@ -275,7 +277,7 @@ def _cache_hints(pages: list[Any], shared: bool) -> dict[str, Any]:
 
     pages: the pages of the parts, as Structs.
     shared: whether the parts without items on these pages allow caches that users share.
-    Returns `ttl_ms` and `cache_scope`; a value is UNSET if clients get no such hint.
+    Returns `ttl_ms` and `cache_scope`. UNSET means 0 and "private".
     """
     if not pages:
         return {"ttl_ms": UNSET, "cache_scope": UNSET}

@@ -14,8 +14,8 @@ from concertino.protocol.call import ServerFeatures
 
 __all__ = ["OPEN_CAPABILITIES", "find_part", "has_tasks"]
 
-# The attributes of ServerFeatures that contain capabilities which concertino does not interpret,
-# except for those of tasks.
+# The attributes of ServerFeatures with capabilities that concertino does not interpret. Only the
+# capabilities for tasks in them are interpreted, by has_tasks() and task_lists.py.
 OPEN_CAPABILITIES = ("experimental", "extensions", "other_capabilities")
 
 
@@ -28,9 +28,8 @@ def has_tasks(features: ServerFeatures) -> bool:
 def find_part(method: str, parts: Mapping[str, ServerFeatures]) -> str:
     """Return the name of the part to which requests with a method of an extension are sent.
 
-    A part is one of the backends that a composition serves as one. Only parts that accept methods
-    which concertino does not know (`other_methods`) are candidates.
-    The first of these rules that fits decides:
+    A part is one of the backends that a composition serves as one. Candidates are the parts that
+    accept unknown methods (`ServerFeatures.other_methods`). The first rule that fits decides:
 
     1. The first candidate that declares a capability to which the method belongs, such as `acme`
        for the method `acme/run`.

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
-__all__ = ["CallsUnderWay", "PartCalls"]
+__all__ = ["PartCalls", "RunningCalls"]
 
 
-class CallsUnderWay:
+class RunningCalls:
     """Counts the running calls of one part. Each call runs in a `with` block of this object.
 
-    with calls:
+    with part_calls.by_part["math"]:
         result = await part.handle(call, context)
     """
 
@@ -34,14 +34,17 @@ class CallsUnderWay:
             self._idle.set_result(None)
 
     async def wait(self, within_s: float) -> None:
-        """Wait until no call is running, at most within_s seconds. Raises nothing."""
+        """Wait until no call is running, at most within_s seconds. Raises nothing.
+
+        Only one task may wait.
+        """
         if self._count:
             self._idle = asyncio.get_running_loop().create_future()
             await asyncio.wait((self._idle,), timeout=within_s)
 
 
 class PartCalls:
-    """The running calls of a composition's parts, and the removed parts that are not closed yet.
+    """Counts the running calls of a composition's parts, and closes parts that were removed.
 
     names: the names of the parts.
     drain_s: how many seconds the calls of a removed part get to end.
@@ -51,13 +54,13 @@ class PartCalls:
     """
 
     def __init__(self, names: Iterable[str], drain_s: float) -> None:
-        self.by_part = {name: CallsUnderWay() for name in names}
+        self.by_part = {name: RunningCalls() for name in names}
         self._drain_s = drain_s
         self._closing: set[asyncio.Task[None]] = set()
 
     def add(self, name: str) -> None:
         """Add a part, which has no running calls."""
-        self.by_part[name] = CallsUnderWay()
+        self.by_part[name] = RunningCalls()
 
     def remove(self, name: str, close: Callable[[], Awaitable[None]]) -> None:
         """Remove a part, and close it in the background. Returns at once.
@@ -70,7 +73,7 @@ class PartCalls:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    async def _close(self, calls: CallsUnderWay, close: Callable[[], Awaitable[None]]) -> None:
+    async def _close(self, calls: RunningCalls, close: Callable[[], Awaitable[None]]) -> None:
         """Wait for the calls of a removed part, at most drain_s seconds, then close the part."""
         await calls.wait(self._drain_s)
         await close()

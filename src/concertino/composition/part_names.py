@@ -27,13 +27,16 @@ HASH_CHARS = 8
 
 
 class PartNames(Protocol):
-    """Makes the names of tools and prompts that clients see, so that no two get the same name.
+    """Makes the names of tools and prompts that clients see, each name only once.
 
     A part is one of the backends that a composition serves as one.
     """
 
     def set_parts(self, parts: Iterable[str]) -> None:
-        """Replace the names of the parts by these, which are in the order of the composition."""
+        """Replace the parts of the composition.
+
+        parts: the names of the parts. If two names give the same prefix, the first part gets it.
+        """
         ...
 
     def show(self, part: str, own_name: str) -> str:
@@ -54,20 +57,20 @@ class PartNames(Protocol):
         """
         ...
 
-    def is_known(self, name: str) -> bool:
-        """Return whether find() certainly returns the right own name for this name.
+    def can_find(self, name: str) -> bool:
+        """Return whether find() returns the right own name for a name that a client has sent.
 
-        show() shortens long names. find() can only restore a name that show() has shortened in this
-        run of the program, but a client may know the name from an earlier run. If this method
-        returns False, call show() for all tools and prompts of the part, and then find() again.
+        show() shortens long names, and find() restores only those that show() has shortened in this
+        run of the program. A client may know such a name from an earlier run. If this method
+        returns False, call show() for all tools and prompts of the part before find().
         """
         ...
 
     def uri_prefix(self, part: str) -> str:
         """Return the prefix of a part for URIs and task ids, without the `+` that follows it.
 
-        A URI of the part gets the prefix if another part has the same URI. A task id always gets
-        the prefix.
+        A URI gets the prefix only if another part has listed the same URI before. A task id always
+        gets the prefix.
         """
         ...
 
@@ -75,8 +78,8 @@ class PartNames(Protocol):
 class PrefixNames:
     """Makes names of the form `PART_NAME`, such as `math_add`. Implements PartNames.
 
-    No name of a part may begin with another part's name and `_`; compose() checks this. So each
-    name belongs to one part.
+    The name of a part must not begin with another part's name and `_`; compose() checks this. So
+    each name of a tool belongs to one part.
     """
 
     def __init__(self, parts: Iterable[str]) -> None:
@@ -97,7 +100,7 @@ class PrefixNames:
             at = name.find("_", at + 1)
         return None
 
-    def is_known(self, name: str) -> bool:
+    def can_find(self, name: str) -> bool:
         return True
 
     def uri_prefix(self, part: str) -> str:
@@ -105,15 +108,15 @@ class PrefixNames:
 
 
 class BoundedNames:
-    """Makes names of the form `PREFIX_NAME` with at most 64 characters. Implements PartNames.
+    """Makes names of the form `PREFIX_NAME` that all models accept: at most 64 characters.
 
-    The parts may have any names:
+    Implements PartNames. The parts may have any names:
 
-    - The prefix is the name of the part, with `-` in place of underscores and of characters that
-      hosts do not accept. So the first underscore of a name always ends its prefix.
+    - The prefix is the name of the part, with `-` in place of all characters but letters and
+      digits. A prefix has no underscore, so the first underscore of a name ends the prefix.
     - If two parts would have the same prefix, the second one gets `-2` at its end.
-    - A name that is too long is cut, and ends with a hash of the whole name. So it is the same in
-      each run of the program.
+    - A name that is too long is cut, and ends with a hash of the whole name. The result is the same
+      in each run of the program.
 
     Attributes:
     prefixes: name of a part -> its prefix.
@@ -163,6 +166,7 @@ class BoundedNames:
         name = f"{self._prefix(part)}_{own_name}"
         if len(name) <= MAX_NAME:
             return name
+        # surrogatepass: a name in JSON may contain half of a surrogate pair.
         digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:HASH_CHARS]
         shortened = f"{name[: MAX_NAME - HASH_CHARS - 1]}_{digest}"
         if part in self.prefixes:
@@ -176,7 +180,7 @@ class BoundedNames:
         part = self._parts.get(prefix)
         return None if part is None else (part, own_name)
 
-    def is_known(self, name: str) -> bool:
+    def can_find(self, name: str) -> bool:
         # A name that was shortened always has MAX_NAME characters.
         return len(name) < MAX_NAME or name in self._shortened
 

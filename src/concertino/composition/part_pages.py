@@ -27,8 +27,9 @@ log = logging.getLogger("concertino.composition")
 class PartPage(Struct, frozen=True, eq=False):
     """One page of the list of one part, which is one of the backends of a composition.
 
-    content: the page as a Struct, such as a ListToolsResult.
-    raw_items: the items of the page, each as a dict from the name of a field to its JSON, so that
+    content: the page as a Struct, such as a ListToolsResult. If the part has returned JSON, this is
+        the decoded JSON.
+    raw_items: the items of the JSON, each as a dict from the name of a field to its JSON, so that
         fields which this package does not know are kept. None if the part has returned a Struct.
     revision: the protocol revision of the server that has sent the JSON; "" if it is not known.
     """
@@ -39,15 +40,15 @@ class PartPage(Struct, frozen=True, eq=False):
 
 
 class PartPages:
-    """Fetches pages of lists from the parts of one composition: the backends that it serves as one.
+    """Fetches pages of lists from the parts of a composition, which serves several backends as one.
 
-    limit_s: how many seconds a list waits for all parts.
+    limit_s: how many seconds a list waits for all parts together.
         - A number: the parts are asked concurrently. A part that fails or takes longer is left out
           of the list.
         - None: the parts are asked one after the other without a time limit. The list fails if a
           part fails.
-    on_late: called when a part has answered that was left out because it took too long, with the
-        kind of the list, such as "tools". Clients should then request the list again.
+    on_late: called with the kind of the list, such as "tools", when a part answers after the limit.
+        Clients should then request the list again.
     view_of: called with the name of a part; returns its PartView, which translates between the part
         and the clients.
     """
@@ -63,11 +64,11 @@ class PartPages:
         self._view_of = view_of
         # (Part, method) -> the latest failure that was logged, so that it is not logged again.
         self._failures: dict[tuple[str, str], str] = {}
-        # (Part, method) -> the first page of the list when it was last fetched, as bytes and
-        # decoded. For the same bytes fetch() returns the same object again, by which ComposedLists
-        # sees that it need not join the lists again.
+        # (Part, method) -> the first page that was fetched last, as bytes and decoded. For the same
+        # bytes fetch() yields the same object, so that ComposedLists need not join the lists again.
+        # A part that returns Structs stores its own pages.
         self._decoded: dict[tuple[str, str], tuple[bytes, PartPage]] = {}
-        # The requests to parts that took too long.
+        # The requests that are still running after the limit.
         self._late: set[asyncio.Task[PartPage]] = set()
 
     async def fetch(
@@ -79,14 +80,16 @@ class PartPages:
     ) -> AsyncGenerator[tuple[str, PartPage], None]:
         """Yield (name, page) for each part, in the order of `parts`.
 
-        If the caller stops iterating, the requests that are still running are cancelled.
-        parts: name and backend of the parts to ask. The client's list continues at the first of
-            these parts.
-        listing: the list method, such as `tools/list`.
-        call: the client's request, whose cursor belongs to the first of these parts. All other
-            parts are asked for their first page.
-        context: the Context of this request.
+        When the caller stops iterating, running requests are cancelled. A request that was already
+        left out, because it took longer than limit_s, goes on; on_late is called when it ends.
         Raises the error of a part if limit_s is None.
+
+        parts: name and backend of the parts to ask, beginning with the part at which the client's
+            list continues.
+        listing: the list method, such as `tools/list`.
+        call: the client's request. Its cursor is for the first part; all other parts are asked for
+            their first page.
+        context: the Context of this request.
         """
         first_page_call = Call(
             call.method,
@@ -95,6 +98,7 @@ class PartPages:
         )
         calls = [call if number == 0 else first_page_call for number in range(len(parts))]
         if self._limit_s is None:
+            # One after the other: no part is asked for a page that the list does not need.
             for (name, part), request in zip(parts, calls, strict=True):
                 yield name, await self._fetch_page(name, part, listing, request, context)
             return
@@ -152,6 +156,7 @@ class PartPages:
         self._late.discard(task)
         if not task.cancelled() and task.exception() is None:
             self._failures.pop((name, method), None)
+            # A dict instead of f"{kind}s", which type checkers do not accept as a ChangeKind.
             kinds: Mapping[str, ChangeKind] = {
                 "tool": "tools",
                 "prompt": "prompts",
@@ -165,8 +170,9 @@ class PartPages:
         method: str,
         failure: BaseException,
     ) -> None:
-        """Log that a part is left out of a list, unless the same failure was logged before.
+        """Log that a part is left out of a list.
 
+        The same failure is logged again only after a success.
         name: the name of the part.
         method: the method of the list, such as `tools/list`.
         failure: why the part has no page.
@@ -195,8 +201,8 @@ class PartPages:
         previous_data, previous = self._decoded.get(key, (b"", None))
         if previous is not None and previous_data == data and previous.revision == revision:
             return previous
-        # Decoding the page also validates it: raise an error for a malformed item, which would make
-        # the list of all parts unreadable.
+        # decode_page() raises for a malformed item, so that this part is left out. Clients could
+        # not read a joined list with such an item.
         content = decode_page(result, listing)
         raw_items = decode(data, type=dict[str, Raw])[listing.json_member]
         page = PartPage(content, decode(raw_items, type=list[dict[str, Raw]]), revision)

@@ -18,7 +18,7 @@ from concertino.backend.start_failure import describe_failure, start_failure_tex
 from concertino.composition.rules import CompositionRules
 from concertino.errors import INTERNAL_ERROR, ConcertinoError, RpcError
 
-__all__ = ["PartStarts", "part_removed", "start_strictly"]
+__all__ = ["PartStarts", "make_removed_error", "start_strictly"]
 
 log = logging.getLogger("concertino.composition")
 
@@ -29,14 +29,14 @@ LEAST_RETRY_S = 1.0
 
 
 class PartStarts:
-    """Starts the parts of a composition, which are the backends that are served as one.
+    """Starts the parts of a composition, which serves several backends as one.
 
-    A part that is slow or fails does not delay the others.
+    A part that is slow or fails does not delay other parts.
     parts: name -> backend. The owner of this mapping may change it later: after adding an item it
         calls begin(), and after removing an item forget().
     rules: the settings: how long to wait, and when to start a part again.
-    on_late_start: awaited with the name of each part that has started or failed after start() has
-        returned.
+    on_late_start: awaited with the name of a part when the part has started or failed after start()
+        has returned.
 
     Attributes:
     starting: name of each part that is still starting -> a future that is done when the part has
@@ -50,6 +50,8 @@ class PartStarts:
         rules: CompositionRules,
         on_late_start: Callable[[str], Awaitable[None]],
     ) -> None:
+        # A part is starting (in `starting`), has failed (in `failures` and `_errors`), or serves
+        # calls (in none of them).
         self.starting: dict[str, asyncio.Future[None]] = {}
         self.failures: dict[str, str] = {}
         self._parts = parts
@@ -63,7 +65,7 @@ class PartStarts:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         # Name -> an event that is set when a call needs a part that has failed, so that the part is
         # started again soon.
-        self._wanted: dict[str, asyncio.Event] = {}
+        self._needed: dict[str, asyncio.Event] = {}
         # Name -> the exception with which the part has failed.
         self._errors: dict[str, BaseException] = {}
 
@@ -104,15 +106,15 @@ class PartStarts:
         notifier: the Notifier that the part gets.
         """
         first_start = asyncio.get_running_loop().create_future()
-        self._wanted[name] = asyncio.Event()
+        self._needed[name] = asyncio.Event()
         self._tasks[name] = asyncio.create_task(self._keep_trying(name, notifier, first_start))
         self.starting[name] = first_start
 
     def forget(self, name: str) -> asyncio.Task[None] | None:
         """Discard the state of a part that has been removed, and cancel its start.
 
-        Returns the task that starts the part, which must have ended before the part is closed; None
-        if the part was never started.
+        Returns the task that starts the part; None if the part was never started. Wait for this
+        task before closing the part.
         """
         task = self._tasks.pop(name, None)
         if task is not None:
@@ -121,12 +123,12 @@ class PartStarts:
             # The task cannot do this, because a task that is cancelled before its first step runs
             # none of its code.
             first_start.set_result(None)
-        for table in (self._wanted, self.failures, self._errors):
+        for table in (self._needed, self.failures, self._errors):
             table.pop(name, None)
         return task
 
     def _any_serves(self) -> bool:
-        return bool(self._parts.keys() - self.starting - self.failures.keys())
+        return any(self.serves(name) for name in self._parts)
 
     async def cancel(self) -> None:
         """Cancel all starts and retries, and wait until they have ended."""
@@ -143,15 +145,15 @@ class PartStarts:
         `rules.retries_s` is not empty, a failed part is started again soon after this error, so
         that a later call may succeed.
         """
-        # While this call waits, the part may be removed, and another one may be added under the
-        # same name. Then wait for that one.
+        # While this call waits, the part may be removed, and a new part of the same name may be
+        # added. Then wait for the new part.
         while (first_start := self.starting.get(name)) is not None:
             # Do not await the future itself: a cancelled call would cancel it for all calls.
             await asyncio.wait((first_start,))
         if name not in self._parts:
-            raise part_removed(name)
+            raise make_removed_error(name)
         if (text := self.failures.get(name)) is not None:
-            self._wanted[name].set()
+            self._needed[name].set()
             raise RpcError(INTERNAL_ERROR, text)
 
     async def wait_for_lists(self) -> None:
@@ -169,7 +171,7 @@ class PartStarts:
         notifier: Notifier,
         first_start: asyncio.Future[None],
     ) -> None:
-        """Start a part. If it fails, start it again after the delays that the rules name.
+        """Start a part. If it fails, start it again after the delays in `rules.retries_s`.
 
         first_start: a future; this method sets it when the first start has succeeded or failed.
         """
@@ -178,20 +180,23 @@ class PartStarts:
             has_started = await self._start_part(name, part, notifier)
             self._finish_first_start(name, first_start)
             await self._report_late(name)
-            retries = self._rules.retries_s
-            delays = chain(retries, repeat(retries[-1])) if retries else iter(())
-            while not has_started and (delay_s := next(delays, None)) is not None:
+            if has_started:
+                return
+            delays_s = self._rules.retries_s
+            # The last delay is repeated.
+            for delay_s in chain(delays_s, repeat(delays_s[-1]) if delays_s else ()):
                 await self._pause(name, delay_s)
-                if has_started := await self._start_part(name, part, notifier):
+                if await self._start_part(name, part, notifier):
                     await self._report_late(name)
+                    return
         finally:
-            # If this task is cancelled during the first start, calls still wait for it.
+            # If this task is cancelled during the first start, nothing has woken the waiting calls.
             self._finish_first_start(name, first_start)
 
     def _finish_first_start(self, name: str, first_start: asyncio.Future[None]) -> None:
         """Wake the tasks that wait for the first start of a part, which has succeeded or failed."""
         if not first_start.done():
-            # Another part may have this name now.
+            # If the part was removed, a new part may have its name now.
             if self.starting.get(name) is first_start:
                 del self.starting[name]
             first_start.set_result(None)
@@ -205,14 +210,14 @@ class PartStarts:
 
         The wait is shorter if a call needs the part, but then at least LEAST_RETRY_S.
         """
-        wanted = self._wanted[name]
-        wanted.clear()
+        needed = self._needed[name]
+        needed.clear()
         loop = asyncio.get_running_loop()
         until = loop.time() + delay_s
         await asyncio.sleep(min(delay_s, LEAST_RETRY_S))
         try:
             async with asyncio.timeout_at(until):
-                await wanted.wait()
+                await needed.wait()
         except TimeoutError:
             pass
 
@@ -228,8 +233,9 @@ class PartStarts:
         """
         try:
             await part.start(notifier)
-        # BaseException includes SystemExit: no part may end the process in which other parts run.
         except BaseException as exc:
+            # BaseException includes SystemExit: no part may end the process in which other parts
+            # run.
             task = asyncio.current_task()
             # A CancelledError counts as a failure of the part if nobody has cancelled this task.
             if isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling():
@@ -239,7 +245,7 @@ class PartStarts:
                 return False
             self._errors[name] = exc
             text = start_failure_text(f"{name}: {describe_failure(exc)}")
-            # The numbers are ignored, since process ids and times differ from try to try.
+            # Compare without numbers, since process ids and times differ from try to try.
             is_new = NUMBER.sub("", self.failures.get(name, "")) != NUMBER.sub("", text)
             self.failures[name] = text
             log.log(
@@ -253,8 +259,8 @@ class PartStarts:
         return True
 
 
-def part_removed(name: str) -> RpcError:
-    """Return the error for a call that has waited for a part which was then removed.
+def make_removed_error(name: str) -> RpcError:
+    """Return the error for a call whose part was removed while the call waited.
 
     name: the name of the part.
     """
@@ -275,8 +281,8 @@ async def start_strictly(
 
     parts: name -> backend.
     notifier_of: called with the name of a part; returns the Notifier that the part gets.
-    Raises ConcertinoError with the name and the exception of a part if it fails. Then the other
-    starts are cancelled.
+    If a part fails, cancels all other starts, and raises ConcertinoError with the part's name and
+    exception.
     """
     starting = {
         asyncio.ensure_future(part.start(notifier_of(name))): name for name, part in parts.items()
@@ -299,5 +305,8 @@ async def start_strictly(
 
 
 def _exception_of(start: asyncio.Future[None]) -> BaseException | None:
-    """Return the exception of a start that has ended; None if it succeeded."""
+    """Return the exception of a start that has ended; None if it succeeded.
+
+    A start that has cancelled itself has failed: nobody else has cancelled it yet.
+    """
     return asyncio.CancelledError() if start.cancelled() else start.exception()

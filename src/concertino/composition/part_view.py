@@ -29,19 +29,19 @@ __all__ = ["PartContext", "PartView"]
 class PartView:
     """Translates the names, URIs and task ids of one part of a composition.
 
-    A part is one of the backends that the composition serves as one. The methods with `show`
-    translate to what clients see, and those with `find` to what the part uses.
+    A part is one of the backends that the composition serves as one. Methods named `show`
+    translate to what clients see, and methods named `find` to what the part uses.
 
     part: the name of the part.
-    names: the names of tools and prompts that clients see.
-    owners: the URIs that clients see, and which part lists each of them.
-    on_change: called with the name of a list, such as "tools", when the part notifies the client of
-        one session that the list has changed. Not called for notifications to all clients, because
-        the part's Notifier tells the composition about those.
+    names: translates the names of tools and prompts.
+    owners: translates URIs.
+    on_change: called with the name of a list, such as "tools", when the part notifies a single
+        client that the list has changed. For a notification to all clients, the part calls its
+        Notifier instead.
 
     Attributes:
-    has_tasks: whether results of the part may contain task ids. CallRouter sets it before each
-        call.
+    has_tasks: whether the part may run calls as tasks, so that its messages may contain task ids.
+        CallRouter sets it from the part's features before each call.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class PartView:
         return self._owners.show(self._part, uri)
 
     def find_uris(self, shown: frozenset[str]) -> frozenset[str]:
-        """Translate URIs that clients use to the part's own URIs.
+        """Return the part's own URIs for URIs that clients use.
 
         URIs that another part lists are left out. URIs that no part lists stay unchanged.
         """
@@ -87,7 +87,7 @@ class PartView:
         return shown.removeprefix(prefix) if shown.startswith(prefix) else None
 
     def find_meta(self, meta: Mapping[str, Raw]) -> Mapping[str, Raw]:
-        """Return the `_meta` of a call, with the part's own task id if there is one in it."""
+        """Return the `_meta` of a call, in which the task id, if any, is the part's own."""
         if RELATED_TASK not in meta:
             return meta
         return {**meta, RELATED_TASK: map_task_ids(meta[RELATED_TASK], self.find_task)}
@@ -103,8 +103,8 @@ class PartView:
             inner.closed.add_done_callback(partial(self._forget, inner))
         return session
 
-    def _forget(self, inner: CallerSession, closed: object) -> None:
-        """Forget a session that was closed."""
+    def _forget(self, inner: CallerSession, closed: Future[None]) -> None:
+        """Forget a session that was closed; `closed` is its future, which has called this."""
         self._sessions.pop(inner, None)
 
     def map_result(self, method: str, result: Struct | Raw) -> Struct | Raw:
@@ -113,31 +113,33 @@ class PartView:
         Returns the same object if nothing changes.
         method: the method of the call, such as `tools/call`.
         """
-        if self._owners.maps(self._part):
+        if self._owners.has_prefixed_uris(self._part):
             result = map_result_uris(method, result, self._show_known_uri)
-        # This package has no Struct for tasks: results with task ids are undecoded results of other
-        # servers.
+        # Only undecoded results of other servers have task ids, since no Struct has them.
         if self.has_tasks and isinstance(result, Raw):
             result = map_task_ids(result, self.show_task)
         return result
 
     def map_request(self, params: bytes) -> bytes:
         """Return the params of a part's request with the URIs and task ids that clients see."""
-        if self._owners.maps(self._part):
+        if self._owners.has_prefixed_uris(self._part):
             params = map_request_uris(params, self._show_known_uri)
-        return self.map_params(params, self.show_task)
+        return self.map_tasks(params, self.show_task)
 
     def _show_known_uri(self, uri: str) -> str:
-        """Return the URI that clients see, and the part's own URI if clients do not see one."""
+        """Return the URI that clients see; the part's own URI if another part hides it.
+
+        A result must have a URI in any case.
+        """
         return self.show_uri(uri) or uri
 
-    def map_params(self, params: bytes, map_id: Callable[[str], str | None]) -> bytes:
+    def map_tasks(self, message: bytes, map_id: Callable[[str], str | None]) -> bytes:
         """Return params, or a result, with translated task ids.
 
-        params: a JSON object.
+        message: the params or the result, as a JSON object.
         map_id: the method that translates one id: show_task() or find_task().
         """
-        return bytes(map_task_ids(Raw(params), map_id)) if self.has_tasks else params
+        return bytes(map_task_ids(Raw(message), map_id)) if self.has_tasks else message
 
 
 class PartContext(ContextWrapper):
@@ -167,8 +169,8 @@ class PartContext(ContextWrapper):
         result: the result of the part.
         """
         mapped = self._view.map_result(method, result)
-        # If the part has called Caller.pass_result(), which allows the session to send the result
-        # without decoding it, call it again with the translated result.
+        # If the part has allowed the session to send `result` without decoding it, allow this for
+        # `mapped`. The session uses the latest permission.
         if mapped is not result and self._caller is not None:
             self._caller.pass_mapped(result, mapped)
         return mapped
@@ -215,8 +217,10 @@ class _PartCaller(CallerWrapper):
         self.inner.pass_result(result, revision)
 
     def pass_mapped(self, result: Struct | Raw, mapped: Struct | Raw) -> None:
-        """Call pass_result() with a translated result, if the part has called it with `result`.
+        """Allow the session to send a translated result undecoded, if `result` may be sent so.
 
+        The part allows that by calling pass_result(result, revision). The composition then calls
+        pass_result() of the client's Caller with `mapped`.
         result: the part's own result.
         mapped: the result with the URIs and task ids that clients see.
         """
@@ -228,8 +232,8 @@ class _PartSession:
     """The session of a client as a part sees it.
 
     The URIs of subscriptions, updates and requests are the part's own, and so are the task ids in
-    requests, responses and notifications. URIs in responses are those of the client's own files,
-    such as its roots, and are not translated.
+    requests, responses and notifications. URIs in responses are not translated, because they are
+    the client's own, such as its roots.
 
     Attributes:
     closed: a future that is done when the client's session is closed.
@@ -255,10 +259,10 @@ class _PartSession:
     async def request(self, method: str, params: bytes) -> Raw:
         view = self._view
         response = await self._inner.request(method, view.map_request(params))
-        return Raw(view.map_params(bytes(response), view.find_task))
+        return Raw(view.map_tasks(bytes(response), view.find_task))
 
     def notify(self, method: str, params: bytes) -> None:
-        self._inner.notify(method, self._view.map_params(params, self._view.show_task))
+        self._inner.notify(method, self._view.map_tasks(params, self._view.show_task))
 
     def report_change(self, what: str) -> None:
         self._view.on_change(what)

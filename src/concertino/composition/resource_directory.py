@@ -26,14 +26,14 @@ AGAIN_S = 5.0
 
 
 class ResourceDirectory:
-    """Keeps up to date which part of a composition each resource belongs to.
+    """Asks the parts of a composition which resources each of them has, and keeps the answers.
 
     A part is one of the backends that the composition serves as one.
     parts: name -> backend. The owner of this mapping may add and remove items later.
-    owners: the record of which part each resource belongs to.
-    pages: the object that logs failures of parts.
-    rules: the settings of the composition. `list_limit_s` is the time limit for a part's answer,
-        and `maps_uris` says what happens if two parts list the same URI.
+    owners: records which part each resource belongs to.
+    pages: logs the failures of parts, and stores their pages.
+    rules: the settings of the composition: `list_limit_s` is the time limit for a part's answer,
+        and `maps_uris` says what clients see if two parts list the same URI.
 
     Attributes:
     has_changed: whether the resources of a part may have changed since the last refresh(). May be
@@ -62,12 +62,12 @@ class ResourceDirectory:
         self._pages.forget(name)
         self.has_changed = True
 
-    async def settle(self, parts: Iterable[tuple[str, Backend]]) -> Clashes:
-        """Ask these parts for their resources, and record the owner of each URI.
+    async def ask_parts(self, parts: Iterable[tuple[str, Backend]]) -> Clashes:
+        """Ask parts for their resources, and record the owner of each URI.
 
         parts: the names and backends of the parts.
-        Returns the URIs that several parts list: URI -> (its owner, the other part). If
-        `rules.maps_uris` is True, URIs that an earlier call has returned are left out.
+        Returns a dict with each URI that several parts list: URI -> (its owner, the other part). If
+        `rules.maps_uris` is True, a URI is returned only once, so that it is logged once.
         Raises the exceptions of the parts if `rules.list_limit_s` is None. Otherwise a part that
         fails is left out.
         """
@@ -87,7 +87,7 @@ class ResourceDirectory:
             # A part that was removed while it was asked must not get its resources back.
             if uris is not None and self._parts.get(name) is part
         }
-        return self.owners.settle(listed)
+        return self.owners.record(listed)
 
     async def _list_uris_within(
         self,
@@ -105,19 +105,19 @@ class ResourceDirectory:
             return None
 
     async def refresh(self, parts: Callable[[], Iterable[tuple[str, Backend]]]) -> None:
-        """Ask all parts for their resources again, if these may have changed.
+        """If has_changed is True, ask all parts for their resources again.
 
         URIs that two parts list are logged.
-        parts: called each time the parts are asked; returns the names and backends of the parts
-            that have resources.
-        Raises the same exceptions as settle().
+        parts: called before the parts are asked; returns the names and backends of the parts that
+            have resources.
+        Raises the same exceptions as ask_parts().
         """
         if self._again_at is not None and asyncio.get_running_loop().time() > self._again_at:
             self.has_changed = True
-        # settle() sets has_changed to False. A notification of a part may set it again meanwhile.
+        # ask_parts() sets has_changed to False. A notification may set it to True meanwhile.
         while self.has_changed:
             try:
-                clashes = await self.settle(parts())
+                clashes = await self.ask_parts(parts())
             except BaseException:
                 self.has_changed = True
                 raise
@@ -126,7 +126,7 @@ class ResourceDirectory:
     def report(self, clashes: Clashes) -> None:
         """Log the URIs that two parts list.
 
-        clashes: the result of settle().
+        clashes: the result of ask_parts().
         """
         for uri, (first, second) in clashes.items():
             if self._rules.maps_uris:

@@ -20,16 +20,16 @@ class ResourceOwners:
     """Records which part of a composition lists which URIs and URI templates.
 
     A part is one of the backends that the composition serves as one.
-    maps_clashes: what happens if two parts list the same URI:
-        - True: the part that has listed it first keeps the URI. Clients see the URI of the other
-          part with a prefix, such as `notes+file:///a`, as long as both parts list it.
-        - False: clients see only the resource of the first part in the order of the parts, which
-          hides the resource of the other part.
+    maps_uris: what clients see if two parts list the same URI.
+        - True: the part that has listed the URI first keeps it. The URI of the second part has a
+          prefix, such as `notes+file:///a`, as long as both parts list it.
+        - False: only the resource of the first part in the order of the composition. The resource
+          of the second part is hidden.
     prefix_of: called with the name of a part; returns its prefix, without `+`.
     """
 
-    def __init__(self, maps_clashes: bool, prefix_of: Callable[[str], str]) -> None:
-        self._maps_clashes = maps_clashes
+    def __init__(self, maps_uris: bool, prefix_of: Callable[[str], str]) -> None:
+        self._maps_uris = maps_uris
         self._prefix_of = prefix_of
         # URI or URI template -> the part that it belongs to.
         self._owners: dict[str, str] = {}
@@ -38,16 +38,16 @@ class ResourceOwners:
         # Part -> its URI templates that clients see with a prefix.
         self._templates: dict[str, list[UriTemplate]] = {}
 
-    def settle(self, listed: Mapping[str, Collection[str]]) -> Clashes:
+    def record(self, listed: Mapping[str, Collection[str]]) -> Clashes:
         """Record the URIs and URI templates that the parts list now.
 
-        listed: name of a part -> its URIs and templates, in the order of the parts. If maps_clashes
-            is True, a part that is missing in `listed` keeps its recorded URIs.
-        Returns the URIs that two parts list: URI -> (its owner, the other part). If maps_clashes is
-        True, URIs that an earlier call has returned are left out.
+        listed: name of a part -> its URIs and templates, in the order of the parts. A part that has
+            not answered is missing; if maps_uris is True, it keeps its recorded URIs.
+        Returns the URIs that two parts list: URI -> (its owner, the other part). If maps_uris is
+        True, a URI that clients already see with a prefix is left out.
         """
         owners: dict[str, str] = {}
-        if self._maps_clashes:
+        if self._maps_uris:
             # The owner of a URI keeps it as long as it lists the URI.
             owners = {
                 uri: part
@@ -56,12 +56,14 @@ class ResourceOwners:
             }
         clashes: dict[str, tuple[str, str]] = {}
         for part, uris in listed.items():
-            # A URI without an owner belongs to this part from now on.
-            clashing = {uri for uri in uris if owners.setdefault(uri, part) != part}
-            # Without maps_clashes, nothing was recorded in self._mapped.
+            for uri in uris:
+                # A URI without an owner belongs to this part from now on.
+                owners.setdefault(uri, part)
+            clashing = {uri for uri in uris if owners[uri] != part}
+            # Without maps_uris, self._mapped is empty, so all clashes are returned each time.
             for uri in clashing - self._mapped.get(part, set()):
                 clashes[uri] = owners[uri], part
-            if self._maps_clashes:
+            if self._maps_uris:
                 self._set_mapped(part, clashing)
         self._owners = owners
         return clashes
@@ -79,7 +81,7 @@ class ResourceOwners:
         self._owners = {uri: owner for uri, owner in self._owners.items() if owner != part}
         self._set_mapped(part, set())
 
-    def maps(self, part: str) -> bool:
+    def has_prefixed_uris(self, part: str) -> bool:
         """Return whether clients see at least one URI of a part with a prefix."""
         return part in self._mapped
 
@@ -88,16 +90,17 @@ class ResourceOwners:
 
         Returns None if the URI belongs to another part, which hides the resource of this part.
         """
-        if self._owners.get(uri, part) == part and not self._fits_mapped_template(part, uri):
+        owner = self._owners.get(uri)
+        if owner in (None, part) and not self._fits_mapped_template(part, uri):
             return uri
-        return f"{self._prefix_of(part)}+{uri}" if self._maps_clashes else None
+        return f"{self._prefix_of(part)}+{uri}" if self._maps_uris else None
 
     def _fits_mapped_template(self, part: str, uri: str) -> bool:
         """Return whether a URI matches one of a part's templates that clients see with a prefix.
 
         Clients must see such a URI with the prefix, too.
         """
-        # If a part lists the URI itself, the owner of the URI decides about the prefix.
+        # For a URI that a part lists, only its owner decides about the prefix.
         if uri in self._owners:
             return False
         return any(template.match(uri) is not None for template in self._templates.get(part, ()))
@@ -111,6 +114,7 @@ class ResourceOwners:
             return owner, uri
         prefix, plus, rest = uri.partition("+")
         if plus:
+            # Prefixes are not stored, because they may change with the parts.
             for part in self._mapped:
                 if self._prefix_of(part) == prefix:
                     return part, rest

@@ -77,6 +77,7 @@ def _map_json(
 
     find: returns the objects inside the value whose `uri` is replaced.
     """
+    # Most results have no URI, and need not be decoded.
     if b'"uri"' not in bytes(value):
         return value
     try:

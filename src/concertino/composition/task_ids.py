@@ -23,7 +23,6 @@ TASKS = "io.modelcontextprotocol/tasks"
 TASK_METHODS = frozenset(("tasks/get", "tasks/result", "tasks/cancel", "tasks/update"))
 # The key in the `_meta` of all messages that belong to a task (2025-11-25).
 RELATED_TASK = "io.modelcontextprotocol/related-task"
-ID = "taskId"
 
 
 def map_task_ids(
@@ -40,6 +39,7 @@ def map_task_ids(
     result: the result or the params, as a JSON object.
     map_id: called with each id; returns the new id, or None to keep the id.
     """
+    # Most messages have no task id, and need not be decoded.
     if b'"taskId"' not in bytes(result):
         return result
     try:
@@ -48,8 +48,8 @@ def map_task_ids(
         return result
     changed = False
     for holder in _holders(members):
-        if isinstance(id := holder.get(ID), str) and (mapped := map_id(id)) not in (None, id):
-            holder[ID] = mapped
+        if isinstance(id := holder.get("taskId"), str) and (mapped := map_id(id)) not in (None, id):
+            holder["taskId"] = mapped
             changed = True
     return Raw(encode(members)) if changed else result
 

@@ -17,7 +17,7 @@ from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import RpcError
 from concertino.protocol.call import ServerFeatures
 
-__all__ = ["list_tasks", "lists_tasks"]
+__all__ = ["can_list_tasks", "list_tasks"]
 
 
 class _TaskPage(Struct, rename="camel"):
@@ -27,7 +27,7 @@ class _TaskPage(Struct, rename="camel"):
     next_cursor: str | None = None
 
 
-def lists_tasks(features: ServerFeatures) -> bool:
+def can_list_tasks(features: ServerFeatures) -> bool:
     """Return whether a server with these features has the method `tasks/list`."""
     tasks = features.other_capabilities.get("tasks")
     return isinstance(tasks, dict) and "list" in tasks
@@ -42,8 +42,8 @@ async def list_tasks(
     """Return one page of the joined list of tasks of a composition's parts.
 
     A part is one of the backends that the composition serves as one. The page has the tasks of the
-    parts one after the other, and ends after the first part that has another page. A part that
-    answers with an error, or with no page of tasks, is left out.
+    parts one after the other. If a part's list has more pages, the joined page ends with this part.
+    A part whose answer is an error, or is not a page of tasks, is left out.
     parts: the names of the parts that list tasks, in the order of the composition.
     call: the client's request.
     fetch: called with the name of a part and the request for it; sends the request, and returns the
@@ -63,6 +63,7 @@ async def list_tasks(
         tasks += page.tasks
         if page.next_cursor is not None:
             return _encode_page(tasks, f"{name}:{page.next_cursor}")
+        # The client's cursor is for the first part only.
         params = {member: value for member, value in params.items() if member != "cursor"}
     return _encode_page(tasks, None)
 

@@ -30,7 +30,7 @@ RULES = frozenset(
 )
 # Keywords of a schema whose values are texts for people.
 TEXTS = ("description", "title", "$comment")
-# Keywords of a schema whose values are data, which is not changed like texts.
+# Keywords of a schema whose values are data. Names of arguments in them are not replaced.
 VALUES = ("enum", "const", "default", "required")
 # What a reference to a definition in the same schema begins with.
 DEFINITIONS = "#/$defs/"
@@ -39,8 +39,8 @@ HIDDEN = "[hidden]"
 # Values of hidden arguments with fewer characters are not removed from messages, because they occur
 # in too many texts by chance.
 LEAST_SECRET = 3
-# What precedes and follows the name of an argument in error messages of servers. The name alone may
-# be any word of the text.
+# What precedes and follows the name of an argument in error messages of servers, such as "'id' is
+# required" and "field id: ...". Without these, the name may be any word of the text.
 BEFORE = r"(?:['\"`.$/\[]|^[^\S\n]*|\b(?:field|argument|parameter|property|key|input)s?:?\s+)"
 AFTER = r"(?=['\"`.\]/:,]|\s*$|\s+(?:is|must|should|was|field|argument|parameter|property)\b)"
 
@@ -50,13 +50,13 @@ class ChangedTool:
 
     name: the server's name of the tool.
     change: the changes.
-    hidden: the server's name of each argument that clients do not see -> its value.
+    hidden: the arguments that clients do not see: the server's name -> the value for the server.
 
     Attributes:
     client_name: the name of the tool that clients see.
-
-    In the code, `own` is the server's name of an argument, and `shown` the name that clients see.
     """
+
+    # In this class, `own` is the server's name of an argument, `shown` the name that clients see.
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class ChangedTool:
         # The names that clients may not send: hidden arguments, and the old names of renamed ones,
         # unless another argument has that name now.
         self._refused = {*self._hidden, *self._renamed} - self._own_names.keys()
-        self._reword = self._make_rewording(hidden)
+        self._replace_names = self._make_replacement(hidden)
 
     # The definition
 
@@ -130,7 +130,8 @@ class ChangedTool:
             ]
             members["required"] = Raw(encode(names))
         for member in RULES & members.keys():
-            # Without the escapes that the server may have used.
+            # Encode the rule again, because the server may have written names with escapes. A rule
+            # with such a name as a value is left out, too.
             rule = encode(decode(members[member]))
             if any(encode(own) in rule for own in (*self._hidden, *self._renamed)):
                 # Leave out a rule about arguments that clients do not see. The server still
@@ -154,8 +155,9 @@ class ChangedTool:
     def show_headers(self, headers: ParamHeaders) -> ParamHeaders:
         """Return the arguments that clients repeat in HTTP headers, by the names that clients see.
 
-        headers: path of an argument, with the server's names -> the header that repeats it. The
-            result has the same form. Hidden arguments are left out.
+        Hidden arguments are left out.
+        headers: path of each argument with `x-mcp-header`, as a tuple of the server's names -> the
+            part of the header's name after `Mcp-Param-`.
         """
         return {
             (self._renamed.get(own, own), *rest): header
@@ -205,7 +207,8 @@ class ChangedTool:
     def find_problems(self, tool: RawTool) -> list[str]:
         """Return what is wrong with the changes of arguments, as clauses for a log message.
 
-        tool: the server's definition. Returns [] if its schema has no `properties`.
+        Returns [] if the schema has no `properties`: the names of its arguments are then unknown.
+        tool: the server's definition.
         """
         try:
             schema = _decode_schema(tool["inputSchema"])
@@ -230,7 +233,7 @@ class ChangedTool:
         """Return the params of a client's call as the server must get them.
 
         The result has the server's names of the tool and its arguments. It also has the values of
-        hidden arguments, and the defaults of arguments that the client has not sent.
+        hidden arguments, and ArgumentChange.default for arguments that the client has not sent.
         params: the params of the client's call. `arguments` may be missing or null.
         Raises RpcError in these cases:
         - The call has a hidden argument, or an argument under its old name.
@@ -265,9 +268,9 @@ class ChangedTool:
         """Return a message of the server as clients may see it.
 
         The server's names are replaced by the names that clients see, and the names and values of
-        hidden arguments by HIDDEN.
+        hidden arguments by `[hidden]`.
         """
-        return self._reword(text)
+        return self._replace_names(text)
 
     def reword_error(self, error: RpcError) -> RpcError:
         """Return an error of the server with its message and data translated as by reword()."""
@@ -288,7 +291,7 @@ class ChangedTool:
             return [self.reword_value(item) for item in cast("list[Any]", value)]
         return value
 
-    def _make_rewording(self, hidden: Mapping[str, Any]) -> Callable[[str], str]:
+    def _make_replacement(self, hidden: Mapping[str, Any]) -> Callable[[str], str]:
         """Return the function that translates texts.
 
         It replaces all names in one pass, so that two arguments may have swapped their names.

@@ -24,14 +24,16 @@ NOTES = ("title", "$schema", "examples", "description")
 def describe_found(tools: Sequence[RawTool], budget: int) -> str:
     """Return the names, descriptions and input schemas of tools as JSON, in the given order.
 
-    If the budget is not enough for all tools, a tool is shortened until it fits:
+    The tools share the budget in their order. Each one may use twice as much of the rest as each
+    tool after it, and gets the longest form that fits:
 
-    1. The description is cut to its first sentence.
-    2. The schema loses its texts.
-    3. The schema is left out.
-    4. Only the name is left.
+    1. The whole name, description and schema.
+    2. The description is cut to its first sentence.
+    3. Titles, descriptions and examples are also removed from the schema.
+    4. The schema is left out.
+    5. Only the name is left.
 
-    A tool is left out if even its name does not fit.
+    A tool whose name does not fit is left out.
     tools: the definitions of the tools, the best tool first.
     budget: the largest size of the JSON, in estimated tokens.
     """
@@ -39,8 +41,7 @@ def describe_found(tools: Sequence[RawTool], budget: int) -> str:
     left = budget - estimate('{"tools":[]}')
     for number, tool in enumerate(tools):
         rest = len(tools) - number
-        # Of the remaining budget, a tool may take twice as much as each tool after it, and the last
-        # tool all of it.
+        # This tool counts twice, each later tool once. The last tool may take all that is left.
         share = left if rest == 1 else 2 * left // (rest + 1)
         for text in _make_forms(tool):
             if (tokens := estimate(text)) <= share:

@@ -55,7 +55,7 @@ def _actions_of_verbs() -> Mapping[str, frozenset[str]]:
 
 
 def actions_of(terms: Iterable[str]) -> frozenset[str]:
-    """Return the actions of a tool: those of the first verb in its name.
+    """Return the actions, such as "create", of the first verb in a tool's name.
 
     terms: the stems of the words in the tool's name, as terms_of() returns them.
     Returns an empty set if no term is a known verb.
@@ -64,16 +64,18 @@ def actions_of(terms: Iterable[str]) -> frozenset[str]:
     return next((by_verb[term] for term in terms if term in by_verb), frozenset[str]())
 
 
-def rate_actions(words: Iterable[Mapping[str, float]], *, reads: float) -> Mapping[str, float]:
+def rate_actions(
+    words: Iterable[Mapping[str, float]], *, read_rating: float
+) -> Mapping[str, float]:
     """Return how strongly a task asks for each action, such as {"create": 1.0, "read": 0.4}.
 
     The largest rating is 1, and actions that no word asks for are left out.
-    words: one mapping for each word of the task: the stem of the word, and those of its synonyms ->
-        how close each is to the word, from 0 to 1.
-    reads: the rating of "read" before the words of the task are counted; above 0 for a question.
+    words: one mapping for each word of the task: stem -> closeness. It has the stem of the word
+        (1.0) and the stems of its synonyms (0 to 1).
+    read_rating: what to add to the rating of "read"; above 0 for a question.
     """
     by_verb = _actions_of_verbs()
-    ratings = {"read": reads} if reads else {}
+    ratings = {"read": read_rating} if read_rating else {}
     for word in words:
         best: dict[str, float] = {}
         for term, weight in word.items():

@@ -29,8 +29,8 @@ class ArgumentChange(Struct, frozen=True, metaclass=HintingStructMeta):
     default: the value that the tool gets if the client does not send the argument; any JSON value.
     value: the value that the tool always gets; any JSON value. The argument is hidden: clients do
         not see it, and may not send it.
-    env: the name of an environment variable, whose value the tool always gets, as with `value`. The
-        variable is read when the Transform is created.
+    env: the name of an environment variable. The tool always gets its value, as a string, and the
+        argument is hidden. The variable is read when the Transform is created.
 
     Raises ValueError if more than one of default, value and env is given, if a hidden argument gets
     a name or a description, or if a field has a wrong type.
@@ -58,6 +58,7 @@ class ArgumentChange(Struct, frozen=True, metaclass=HintingStructMeta):
             raise ValueError("a hidden argument has no name and no description")
         _check_texts({"name": self.name, "env": self.env}, {"description": self.description})
         for field, value in (("default", self.default), ("value", self.value)):
+            # encode() raises if the value is not JSON.
             try:
                 encode(None if value is UNSET else value)
             except (TypeError, ValueError) as exc:

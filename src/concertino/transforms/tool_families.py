@@ -22,19 +22,19 @@ SEPARATOR = re.compile(r"[_./]+")
 LEAST_SIZE = 4
 # How many parts of a tool's name may be the family's name: `jira`, or `jira_sprint`.
 LEVELS = 2
-# A word of this many letters or more names a server if the server's name begins with it.
+# A word of this many letters or more names a server whose name begins with the word.
 LEAST_LETTERS = 4
-# A server's name is looked for in tasks only if its own tools are nearly all of the tools with this
-# word. At most this share may be tools of others: `word` and `email` are in the texts of many
-# servers.
+# The name of a server counts only if nearly all tools with this word are the server's: at most this
+# share may be tools of other servers. `word` and `email` are in the texts of many servers.
 LARGEST_SHARE = 0.1
 # A family in which a term occurs this often gets half of the largest possible weight for the term.
 SATURATION = 8.0
 
 
 class ToolFamilies:
-    """The families of a list of tools. A family is the tools whose names begin with the same words.
+    """The families of a list of tools.
 
+    A family is at least four tools whose names begin with the same word, or the same two words.
     names: the names of the tools. A tool's index in this list is its number.
     postings: term (stem of a word) -> number of a tool -> how often the term occurs in the tool's
         texts; important texts may count more than once.
@@ -58,20 +58,20 @@ class ToolFamilies:
         self._weights = {
             term: self._weigh(posting, len(members)) for term, posting in postings.items()
         }
-        # Name of a server in lower case, with spaces -> its tools. A family with two words, such as
-        # `jira_sprint`, is a part of a server's tools.
+        # Name of a server in lower case, with spaces -> its tools. A family with one word is taken
+        # for a server; one with two words, such as `jira_sprint`, for a part of a server.
         self._servers: dict[str, frozenset[int]] = {}
         for family, numbers in members.items():
-            own = frozenset(numbers)
-            is_server = "_" not in family and len(own) >= LEAST_SIZE
-            if is_server and _is_name(family, own, postings):
-                self._servers[" ".join(WORD.findall(family.lower()))] = own
+            tools = frozenset(numbers)
+            is_server = "_" not in family and len(tools) >= LEAST_SIZE
+            if is_server and _is_name(family, tools, postings):
+                self._servers[" ".join(WORD.findall(family.lower()))] = tools
 
     def tools_of_named_servers(self, query: str) -> frozenset[int]:
         """Return the numbers of the tools of all servers that a query names.
 
-        The beginning of a server's name is enough if it has at least LEAST_LETTERS letters, such as
-        `argo` for `argocd`.
+        A server is a family whose name is one word. The first four or more letters of the name are
+        enough, such as `argo` for `argocd`.
         query: the task in the words of the user.
         """
         words = WORD.findall(query[:MAX_QUERY].lower())
@@ -85,10 +85,10 @@ class ToolFamilies:
         )
 
     def _weigh(self, posting: Mapping[int, float], families: int) -> Mapping[str, float]:
-        """Return family -> the weight of a term, which is higher the fewer families have the term.
+        """Return family -> the weight of a term. A term that few families have gets a high weight.
 
         posting: number of a tool -> how many times the term occurs in it.
-        families: the number of all families.
+        families: the number of all families, also of those below LEAST_SIZE.
         """
         counts: dict[str, float] = {}
         for number, count in posting.items():
@@ -99,24 +99,24 @@ class ToolFamilies:
         return {family: rarity * count / (SATURATION + count) for family, count in counts.items()}
 
     def rate(self, words: Iterable[Mapping[str, float]]) -> list[float]:
-        """Return for each tool how probably a task is for its family, as a number from 0 to 1.
+        """Return for each tool a rating, 0 to 1: how probably the task is for the tool's family.
 
         The list has the order of the tools. A tool without a family has 0.
-        words: one mapping for each word of the task: the terms with the meaning of the word -> how
-            close each is to the word, from 0 to 1.
+        words: one mapping for each word of the task: term -> closeness. It has the term of the word
+            (1.0) and terms of similar meaning (0 to 1).
         """
-        rates: dict[str, float] = {}
+        ratings: dict[str, float] = {}
         for word in words:
             best: dict[str, float] = {}
-            for term, weight in word.items():
-                for family, own in self._weights.get(term, {}).items():
-                    best[family] = max(best.get(family, 0.0), weight * own)
-            for family, rate in best.items():
-                rates[family] = rates.get(family, 0.0) + rate
+            for term, closeness in word.items():
+                for family, weight in self._weights.get(term, {}).items():
+                    best[family] = max(best.get(family, 0.0), closeness * weight)
+            for family, rating in best.items():
+                ratings[family] = ratings.get(family, 0.0) + rating
         # Without the minimum of 1.0, even the weakest hint would rate its family with 1.
-        highest = max([1.0, *rates.values()])
+        highest = max([1.0, *ratings.values()])
         return [
-            max((rates.get(family, 0.0) / highest for family in families), default=0.0)
+            max((ratings.get(family, 0.0) / highest for family in families), default=0.0)
             for families in self._of_tool
         ]
 
@@ -134,10 +134,14 @@ def _families_of(name: str) -> list[str]:
     ]
 
 
-def _is_name(server: str, own: frozenset[int], postings: Mapping[str, Mapping[int, float]]) -> bool:
+def _is_name(
+    server: str,
+    tools: frozenset[int],
+    postings: Mapping[str, Mapping[int, float]],
+) -> bool:
     """Return whether some word of a server's name occurs almost only in the server's own tools."""
     return any(
-        len(posting.keys() - own) <= LARGEST_SHARE * len(posting)
+        len(posting.keys() - tools) <= LARGEST_SHARE * len(posting)
         for term in terms_of(server)
         if (posting := postings.get(term))
     )

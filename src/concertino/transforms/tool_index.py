@@ -32,6 +32,8 @@ from concertino.transforms.tool_words import (
 
 __all__ = ["ToolIndex", "ToolText"]
 
+# The numbers below are tuned with the measurements of docs/decisions/0023 and 0033.
+
 # Field -> its weight, and how much a long text lowers the weight of its words (BM25's b).
 FIELDS: Mapping[str, tuple[float, float]] = {
     "name": (2.0, 0.7),
@@ -49,11 +51,11 @@ SATURATION = 1.2
 COVERAGE = 0.35
 # If the whole name of a tool occurs in the query, its score is multiplied by 1 + this number.
 NAMED = 0.8
-# If a query contains the name of a group, the scores of its tools are multiplied by 1 + this
-# number. The name of a group is one of the first two words in the name of a tool. It is not a verb,
-# and is in the names of at least GROUP_SIZE tools. So it is probably a server, or part of one.
-GROUPED = 0.5
-GROUP_SIZE = 5
+# If a query contains a prefix word of a tool, the tool's score is multiplied by 1 + this number. A
+# prefix word is one of the first two words of the tool's name, is not a verb, and is in the names
+# of at least PREFIX_TOOLS tools. So it probably names a server, or a part of one.
+PREFIXED = 0.5
+PREFIX_TOOLS = 5
 # The score of a tool is multiplied by a number from ACTION_FLOOR to 1 that says how well its action
 # agrees with the task's action. A tool without a known verb gets ACTION_UNKNOWN. A question adds
 # QUESTION to the rating of reading.
@@ -80,7 +82,7 @@ class ToolText(Struct, frozen=True):
     summary: the first sentence of the tool's description.
     description: the rest of the tool's description.
     arguments: the names of the tool's arguments.
-    argument_texts: the descriptions of the arguments, and the strings that their `enum` allows.
+    argument_texts: the descriptions of the arguments, and the strings in their `enum`.
     tags: more words for the search, from the tool's `_meta`.
     """
 
@@ -98,14 +100,14 @@ class _Matches(Struct):
 
     scores: number of a tool -> the sum of its scores for the words of the query.
     covered: number of a tool -> the sum of the rarities of the query's words that the tool has.
-    named: number of a tool -> the terms of its name that occur in the query, or mean the same as a
-        word of it, with their weights.
+    in_names: number of a tool -> the terms of its name that occur in the query, or mean the same as
+        a word of the query, with their weights.
     total: the sum of the rarities of all words of the query.
     """
 
     scores: dict[int, float] = {}
     covered: dict[int, float] = {}
-    named: dict[int, dict[str, float]] = {}
+    in_names: dict[int, dict[str, float]] = {}
     total: float = 0.0
 
 
@@ -127,8 +129,9 @@ class ToolIndex:
         self._postings: dict[str, dict[int, float]] = {}
         for number, fields in enumerate(counted):
             for field, terms in fields.items():
-                weight, slope = FIELDS[field]
-                norm = 1 - slope + slope * sum(terms.values()) / lengths[field]
+                weight, length_effect = FIELDS[field]
+                relative_length = sum(terms.values()) / lengths[field]
+                norm = 1 - length_effect + length_effect * relative_length
                 for term, count in terms.items():
                     posting = self._postings.setdefault(term, {})
                     posting[number] = posting.get(number, 0.0) + weight * count / norm
@@ -140,16 +143,16 @@ class ToolIndex:
         # The terms of each tool's name.
         self._names = [frozenset(fields["name"]) for fields in counted]
         # Term -> the numbers of the tools whose names contain it.
-        self._named: dict[str, list[int]] = {}
+        self._tools_named: dict[str, list[int]] = {}
         for number, names in enumerate(self._names):
             for term in names:
-                self._named.setdefault(term, []).append(number)
+                self._tools_named.setdefault(term, []).append(number)
         self._actions = [actions_of(terms_of(tool.name)) for tool in texts]
-        self._groups = [
+        self._prefix_words = [
             frozenset(
                 term
                 for term in terms_of(tool.name)[:2]
-                if not is_verb(term) and len(self._named[term]) >= GROUP_SIZE
+                if not is_verb(term) and len(self._tools_named[term]) >= PREFIX_TOOLS
             )
             for tool in texts
         ]
@@ -174,18 +177,18 @@ class ToolIndex:
         words = self._expand_query(query)
         matches = self._match(words)
         families = self._families.rate(words)
-        actions = rate_actions(words, reads=QUESTION if asks_to_read(query) else 0.0)
+        actions = rate_actions(words, read_rating=QUESTION if asks_to_read(query) else 0.0)
         named_servers = self._families.tools_of_named_servers(query)
         scores: dict[int, float] = {}
         for number, score in matches.scores.items():
-            found = matches.named.get(number, {})
-            group = max((found.get(name, 0.0) for name in self._groups[number]), default=0.0)
+            in_name = matches.in_names.get(number, {})
+            prefix = max((in_name.get(word, 0.0) for word in self._prefix_words[number]), default=0)
             scores[number] = score * (
                 self._rate_agreement(number, actions)
                 * (SERVER_NAMED if number in named_servers else 1.0)
                 * (matches.covered[number] / matches.total) ** COVERAGE
-                * (1 + NAMED * self._share_of_name(number, found))
-                * (1 + GROUPED * group)
+                * (1 + NAMED * self._share_of_name(number, in_name))
+                * (1 + PREFIXED * prefix)
                 * (1 + FAMILY * families[number])
             )
         return scores
@@ -197,20 +200,20 @@ class ToolIndex:
         """
         matches = _Matches()
         scores, covered = matches.scores, matches.covered
-        for expanded in words:
-            best, matched = self._score_term(expanded)
+        for alternatives in words:
+            best, matched = self._score_word(alternatives)
             rarity = max(
-                (self._rarity.get(other, 0.0) * weight for other, weight in expanded.items()),
+                (self._rarity.get(term, 0.0) * weight for term, weight in alternatives.items()),
                 default=0.0,
             )
             matches.total += rarity
             for number, score in best.items():
                 scores[number] = scores.get(number, 0.0) + score
                 covered[number] = covered.get(number, 0.0) + rarity * matched[number]
-            for other, weight in expanded.items():
-                for number in self._named.get(other, ()):
-                    found = matches.named.setdefault(number, {})
-                    found[other] = max(found.get(other, 0.0), weight)
+            for term, weight in alternatives.items():
+                for number in self._tools_named.get(term, ()):
+                    in_name = matches.in_names.setdefault(number, {})
+                    in_name[term] = max(in_name.get(term, 0.0), weight)
         return matches
 
     def _rate_agreement(self, number: int, actions: Mapping[str, float]) -> float:
@@ -232,35 +235,35 @@ class ToolIndex:
         words = [
             self._expand(term, may_guess=may_guess)
             for term, may_guess in self._split_query(query).items()
-            if not (term in meanings.phrased and is_verb(term))
+            if not (term in meanings.in_phrases and is_verb(term))
         ]
         return [*words, *({term: weight} for term, weight in meanings.terms)]
 
-    def _share_of_name(self, number: int, found: Mapping[str, float]) -> float:
+    def _share_of_name(self, number: int, in_name: Mapping[str, float]) -> float:
         """Return the share of a tool's name that occurs in a query. Rare terms count more.
 
-        found: the terms of the name that occur in the query, with their weights.
+        in_name: the terms of the name that occur in the query, with their weights.
         """
         names = self._names[number]
         whole = sum(self._rarity[term] for term in names)
-        return sum(self._rarity[term] * weight for term, weight in found.items()) / (whole or 1.0)
+        return sum(self._rarity[term] * weight for term, weight in in_name.items()) / (whole or 1.0)
 
-    def _score_term(
-        self, expanded: Mapping[str, float]
+    def _score_word(
+        self, alternatives: Mapping[str, float]
     ) -> tuple[dict[int, float], dict[int, float]]:
         """Rate the tools for one word of a query.
 
-        expanded: the terms to look for instead of the word, with their weights.
+        alternatives: the terms to look for instead of the word, with their weights.
         Returns two mappings, for the tools that have one of the terms: number of the tool -> its
         score, and number of the tool -> the largest weight of the terms that it has.
         """
         best: dict[int, float] = {}
         matched: dict[int, float] = {}
-        for other, weight in expanded.items():
-            rarity = self._rarity.get(other)
+        for term, weight in alternatives.items():
+            rarity = self._rarity.get(term)
             if rarity is None:
                 continue
-            for number, count in self._postings[other].items():
+            for number, count in self._postings[term].items():
                 score = weight * rarity * count / (SATURATION + count)
                 if score > best.get(number, 0.0):
                     best[number] = score
@@ -276,11 +279,11 @@ class ToolIndex:
         # Terms of three letters or fewer resemble too many others.
         if not may_guess or len(term) < 4 or any(other in self._postings for other in related):
             return related
-        wanted = _trigrams_of(term)
+        trigrams = _trigrams_of(term)
         alike = {
-            known: LIKE_WEIGHT * likeness
-            for known, own in self._trigrams.items()
-            if (likeness := 2 * len(wanted & own) / (len(wanted) + len(own))) >= LIKENESS
+            other: LIKE_WEIGHT * likeness
+            for other, others in self._trigrams.items()
+            if (likeness := 2 * len(trigrams & others) / (len(trigrams) + len(others))) >= LIKENESS
         }
         return {**alike, **related}
 

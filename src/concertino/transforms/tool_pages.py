@@ -40,7 +40,7 @@ class ToolPage(Struct, frozen=True):
     next_cursor: str | None
 
     def to_json(self, tools: Sequence[RawTool]) -> Raw:
-        """Return the JSON of this page with other tools, and all other fields unchanged."""
+        """Return the JSON of this page with `tools` in place of its own tools."""
         return Raw(encode({**self.members, "tools": tools}))
 
 
@@ -56,10 +56,7 @@ def decode_tool_page(result: Struct | Raw) -> ToolPage:
 
 
 def is_same_page(before: Struct | Raw, now: Struct | Raw) -> bool:
-    """Return whether two results of `tools/list` are the same: one object, or equal JSON.
-
-    Callers then use again what they have made from the first result.
-    """
+    """Return whether two results of `tools/list` are the same: one object, or equal JSON."""
     if before is now:
         return True
     return isinstance(before, Raw) and isinstance(now, Raw) and bytes(before) == bytes(now)

@@ -59,14 +59,14 @@ class _Entry(Struct, frozen=True):
 class Meanings(Struct, frozen=True):
     """What the phrases in a query mean: the result of find_meanings().
 
-    terms: (stem, weight) for each word that tools with these meanings may use. A stem may occur
-        more than once.
-    phrased: the stems of the words in the query that belong to a phrase of several words. Such a
+    terms: (stem, weight) for each word that tools use instead of the phrases. The weight is from 0
+        to 1. A stem may occur more than once.
+    in_phrases: the stems of the words in the query that belong to a phrase of several words. Such a
         word may mean something else by itself, such as `throw` in `throw away`.
     """
 
     terms: tuple[tuple[str, float], ...]
-    phrased: frozenset[str]
+    in_phrases: frozenset[str]
 
 
 def find_meanings(query: str) -> Meanings:
@@ -74,13 +74,13 @@ def find_meanings(query: str) -> Meanings:
 
     A line of the vocabulary (tool_meanings.txt) counts once, even if several of its phrases are
     found.
-    query: the task in the words of the user, of which MAX_QUERY characters are read.
+    query: the task in the words of the user. Only the first 1,000 characters are read.
     """
     stems = _stems_of(query[:MAX_QUERY])
     by_first = _read_vocabulary()
     # Number of a line -> the phrase of it with the greatest weight that was found.
     found: dict[int, tuple[_Entry, float]] = {}
-    phrased: set[str] = set()
+    in_phrases: set[str] = set()
     for start, stem in enumerate(stems):
         for entry in by_first.get(stem, ()):
             if not _occurs_at(entry.phrase, stems, start):
@@ -88,7 +88,7 @@ def find_meanings(query: str) -> Meanings:
             weight = WORD_WEIGHT
             if len(entry.phrase) > 1:
                 weight = PHRASE_WEIGHT
-                phrased.update(entry.phrase)
+                in_phrases.update(entry.phrase)
             known = found.get(entry.number)
             if known is None or known[1] < weight:
                 found[entry.number] = entry, weight
@@ -97,7 +97,7 @@ def find_meanings(query: str) -> Meanings:
         for entry, weight in found.values()
         for term in entry.terms
     )
-    return Meanings(terms, frozenset(phrased))
+    return Meanings(terms, frozenset(in_phrases))
 
 
 def _occurs_at(phrase: _Phrase, stems: list[str], start: int) -> bool:
@@ -107,7 +107,7 @@ def _occurs_at(phrase: _Phrase, stems: list[str], start: int) -> bool:
     """
     at = start
     for stem in phrase[1:]:
-        # The index behind the last place for the next word.
+        # The next word may stand up to MAX_GAP + 1 places later; `end` is the index behind that.
         end = at + MAX_GAP + 2
         try:
             at = stems.index(stem, at + 1, end)

@@ -92,13 +92,10 @@ SEARCH_TOOLS = ListToolsResult([FIND, CALL])
 
 
 class ToolListOptions(Struct, frozen=True):
-    """The options of a ToolSearch, as a server file such as mcp.json sets them.
+    """The arguments of a ToolSearch that a server file such as mcp.json may set.
 
-    mode: what clients see as the list of tools:
-        - "search": only the tools find_tools and call_tool.
-        - "all": the whole list.
-        - "auto": the two tools if the list is longer than budget_tokens, and else the whole list.
-    budget_tokens: the longest list that "auto" shows as a whole, in estimated tokens.
+    The default of `mode` is "all", because the servers of a file keep their lists unless the file
+    asks for a search.
     """
 
     mode: ToolsMode = "all"
@@ -133,7 +130,8 @@ class ToolSearch(BackendWrapper):
         - "search": always the two tools.
         - "all": always the whole list.
         - "auto": the two tools if the list is longer than budget_tokens, and else the whole list.
-    budget_tokens: the longest list that "auto" shows as a whole, in estimated tokens.
+    budget_tokens: the longest list that "auto" shows as a whole, in estimated tokens. The list is
+        measured each time a client requests it.
     found_tokens: the longest result of find_tools, in estimated tokens. It contains at most ten
         tools.
     Raises ValueError, which names the invalid argument.
@@ -162,18 +160,17 @@ class ToolSearch(BackendWrapper):
         self._lists: list[_ToolList] = []
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        if not self._is_own(call):
+        if not self._handles(call):
             return await self.inner.handle(call, context)
         if call.method == "tools/list":
-            return await self._list(call, context)
-        return await self._handle_own(call, context)
+            return await self._show_list(call, context)
+        return await self._call_search_tool(call, context)
 
     def call_starter(self) -> CallStarter | None:
         """Return the functions with which the runtime begins calls (backend/call_hooks.py).
 
-        Calls of the inner backend's tools go to the CallStarter of the inner backend. Returns None
-        if the inner backend has no CallStarter, or if a subclass of this class overrides `handle`.
-        The runtime then calls `handle`.
+        Returns None if the runtime must call `handle`: the inner backend has no CallStarter, or a
+        subclass of this class overrides `handle`.
         """
         inner = call_starter_of(self.inner)
         if inner is None or not has_method_of(self, ToolSearch.handle, self.handle):
@@ -185,7 +182,7 @@ class ToolSearch(BackendWrapper):
             context: Context,
             slot: HooksSlot,
         ) -> Work:
-            if self._is_own(call):
+            if self._handles(call):
                 return self.handle(call, context)
             return begin_inner(call, context, slot)
 
@@ -193,45 +190,50 @@ class ToolSearch(BackendWrapper):
         # a tool with the name find_tools or call_tool.
         return CallStarter(begin, {}, inner.redacts)
 
-    def _is_own(self, call: Call) -> bool:
+    def _handles(self, call: Call) -> bool:
         """Return whether this class handles a call, instead of passing it on to the inner backend.
 
         Such calls are tools/list, and tools/call for find_tools and call_tool.
         """
-        # With "auto", handle() decides by the length of the list, which it must read for that.
         if self._mode == "all":
             return False
+        # With "auto", the length of the list decides later: to know it, the list must be read.
         if call.method == "tools/call":
             return call.name in (FIND.name, CALL.name)
         return call.method == "tools/list"
 
-    async def _handle_own(self, call: Call, context: Context) -> Struct | Raw:
+    async def _call_search_tool(self, call: Call, context: Context) -> Struct | Raw:
         """Handle a call of find_tools or call_tool."""
         name = call.name
-        # The list that was read last, because to read it again in each call would take long.
-        listed = self._lists[0] if self._lists else await self._read(call, context)
+        # Use the list that was read last, because to read it again in each call would take long. It
+        # may be the list of another user. That matters only if the inner backend has a tool with
+        # the name find_tools or call_tool, and if only one of the two lists is too long.
+        listed = self._lists[0] if self._lists else await self._read_list(call, context)
         if not self._is_searched(listed) and name in listed.names:
             # The whole list is shown, and it contains a tool with this name.
             return await self.inner.handle(call, context)
         if name == FIND.name:
-            return await self._find(call, context)
-        return await self._call(call, context)
+            return await self._find_tools(call, context)
+        return await self._call_tool(call, context)
 
     # The list
 
-    async def _list(self, call: Call, context: Context) -> Struct | Raw:
+    async def _show_list(self, call: Call, context: Context) -> Struct | Raw:
         """Return find_tools and call_tool, or the inner list if it is short enough."""
-        if "cursor" in call.params:
-            # Only the whole list has a second page, so it is shown.
+        # An empty cursor asks for the first page.
+        if bytes(call.params.get("cursor", b'""')) != b'""':
+            if self._mode == "search":
+                raise invalid_params("cursor: not one of this server's")
+            # The client has begun to read the whole list, which alone has a second page.
             return await self.inner.handle(call, context)
-        listed = await self._read(call, context)
+        listed = await self._read_list(call, context)
         return SEARCH_TOOLS if self._is_searched(listed) else listed.sources[0]
 
     def _is_searched(self, listed: _ToolList) -> bool:
         """Return whether clients see the two tools instead of this list."""
         return self._mode == "search" or listed.tokens > self._budget
 
-    async def _read(self, call: Call, context: Context) -> _ToolList:
+    async def _read_list(self, call: Call, context: Context) -> _ToolList:
         """Read the list of tools of the inner backend.
 
         Returns the same object as long as the list is the same, so that its index is kept.
@@ -254,12 +256,12 @@ class ToolSearch(BackendWrapper):
 
     # find_tools
 
-    async def _find(self, call: Call, context: Context) -> CallToolResult:
+    async def _find_tools(self, call: Call, context: Context) -> CallToolResult:
         """Return the result of find_tools: the definitions of the tools that fit the query best."""
         query = call.arguments.get("query")
         if not isinstance(query, str) or not query.strip():
             return error_result("Missing required field: query (a text that says what to do)")
-        listed = await self._read(call, context)
+        listed = await self._read_list(call, context)
         index = listed.index
         if index is None:
             texts = [read_tool_text(decode(encode(tool))) for tool in listed.tools]
@@ -273,7 +275,7 @@ class ToolSearch(BackendWrapper):
 
     # call_tool
 
-    async def _call(self, call: Call, context: Context) -> Struct | Raw:
+    async def _call_tool(self, call: Call, context: Context) -> Struct | Raw:
         """Return the result of call_tool: the result of the tool that the call names."""
         name, arguments = _read_target(call)
         if name is None:
@@ -291,7 +293,7 @@ class ToolSearch(BackendWrapper):
         except RpcError as error:
             if error.code not in (INVALID_PARAMS, METHOD_NOT_FOUND):
                 raise
-            names = (await self._read(call, context)).names
+            names = (await self._read_list(call, context)).names
             if name in names:
                 raise
             # Returned as a result, not as an error, so that the model sees the right name.

@@ -58,7 +58,7 @@ def read_tool_text(tool: Mapping[str, Any]) -> ToolText:
 
 
 def summary_of(description: str) -> str:
-    """Return the first sentence of a description, cut to MAX_SUMMARY characters."""
+    """Return the first sentence of a description, at most 200 characters of it."""
     text = description.lstrip()
     first = SENTENCE_END.split(text, 1)[0]
     return first[:MAX_SUMMARY]

@@ -52,7 +52,7 @@ admit allow permit
 leave add
 keep hold contain store remain
 hold size total number
-list all every whole every
+list all every whole
 tag label mark
 sort order arrange rank
 group pivot summarize aggregate

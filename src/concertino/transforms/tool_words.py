@@ -51,7 +51,8 @@ QUESTIONS = frozenset(
     """what which who whom whose when where why how is are was were does do did has have can show
     get tell list""".split()  # noqa: SIM905
 )
-# Patterns of data in a query, such as file names, and the words that replace them.
+# Patterns of data in a query, such as file names, and the words that replace them. They are applied
+# in this order, each to the result of the one before.
 SHAPES = (
     (re.compile(r"\b[\w*/-]*\.(?:png|jpe?g|gif|svg|webp)\b"), "image file"),
     (re.compile(r"\b[\w*/-]*\.(?:mp3|wav|ogg|mp4)\b"), "audio media file"),
@@ -76,7 +77,7 @@ def words_of_query(query: str) -> list[str]:
     - Words that say nothing about a tool, such as `the` and `please`, and numbers are left out.
     - Data in the query is replaced by words that tool definitions use for it: `notes.txt`, for
       example, by `file`.
-    - Only the first MAX_QUERY characters are read.
+    - Only the first 1,000 characters are read.
     """
     text = query[:MAX_QUERY]
     for shape, words in SHAPES:
@@ -96,7 +97,7 @@ def terms_of(text: str) -> list[str]:
     """
     terms: list[str] = []
     for word in WORD.findall(text):
-        # Split other words, such as createIssue, at their capital letters.
+        # Split words such as createIssue at their capital letters, but not names such as GitHub.
         is_whole = word.islower() or not word.isascii() or word.lower() in NAMES
         parts = [word] if is_whole else HUMP.findall(word)
         for part in parts or [word]:
@@ -127,6 +128,7 @@ def stem_of(word: str) -> str:
     for ending in ("ing", "ed"):
         rest = word.removesuffix(ending)
         if rest != word and len(rest) > 2 and any(letter in "aeiouy" for letter in rest):
+            # But keep the two letters of words such as "seeing", "telling" and "missing".
             if rest[-1] == rest[-2] and rest[-1] not in "aeiouls":
                 rest = rest[:-1]
             word = rest
@@ -177,8 +179,8 @@ def asks_to_read(query: str) -> bool:
 
 
 def related_terms(term: str) -> Mapping[str, float]:
-    """Return the terms with a similar meaning -> their weights, from the vocabulary.
+    """Return the terms of the vocabulary that mean about the same as a term, with their weights.
 
-    The result also contains the term itself, with the weight 1.0.
+    The weights are from 0 to 1. The result also contains the term itself, with the weight 1.0.
     """
     return _related_by_term().get(term) or {term: 1.0}

@@ -54,16 +54,16 @@ class Transform(BackendWrapper):
       hidden arguments.
     - If the server does not have a changed tool or argument, a warning is logged.
 
-    inner: the other Backend, here called the server.
-    tools: the server's name of a tool -> its changes, or only its new name. If another tool has
-        the new name already, clients no longer see that other tool.
+    inner: the other Backend, called the server in these texts.
+    tools: the server's name of a tool -> its changes, or only its new name. If the server also has
+        a tool with the new name, which `tools` does not rename, clients do not see that tool.
     allow: patterns of the tools that clients may see and call, as in a Guard; () for all. Patterns
         are matched against the server's own names.
     deny: patterns of the tools that clients may not see and call, even if `allow` matches them.
     environment: the environment variables for hidden arguments with `env`; None for those of this
         process.
-    Raises ValueError if two tools would get the same name, and ConcertinoError if an environment
-    variable is not set.
+    Raises ValueError if two entries of `tools` give the same new name, and ConcertinoError if an
+    environment variable is not set.
     """
 
     @hint_keywords
@@ -103,9 +103,9 @@ class Transform(BackendWrapper):
         super().__init__(inner)
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        """Handle a call: translate it for the server, and the server's result or error for clients.
+        """Forward a call to the server by the server's own names, and return the result.
 
-        Calls that concern no changed tool are forwarded unchanged.
+        Lists, failed results and errors have the names that clients see.
         Raises RpcError if a call uses the old name of a renamed tool or argument, or contains a
         hidden argument. Also raises the errors of the server, translated.
         """
@@ -133,8 +133,8 @@ class Transform(BackendWrapper):
         """Return which arguments of a tool clients must repeat in HTTP headers (`x-mcp-header`).
 
         name: the name of the tool that clients see.
-        Returns the path of each such argument -> the rest of the name of its `Mcp-Param-` header.
-        The paths contain the names that clients see. Returns {} for a tool without such arguments.
+        Returns the path of each such argument, with the names that clients see -> the part of the
+        header's name after `Mcp-Param-`; {} for a tool without such arguments.
         """
         tool = self._by_client_name.get(name)
         if tool is None:
@@ -160,11 +160,14 @@ class Transform(BackendWrapper):
         if not cursor:
             self._names.clear()
         self._names.update(filter(None, map(name_of, page.tools)))
+        # The last page: warn about changes of tools that were on no page. If several clients read
+        # the pages at once, a wrong warning is possible, but only once for each tool.
         if page.next_cursor is None:
             for name in self._changed.keys() - self._names:
                 hint = suggestion(name, sorted(self._names))
                 self._report(f"tools: there is no tool {name!r} to change{hint}")
         shown = page.to_json([tool for tool in map(self._show, page.tools) if tool is not None])
+        # The list has changed, so the later pages may be outdated, too.
         if not cursor:
             self._pages.clear()
         if len(self._pages) < MAX_PAGES:
