@@ -71,7 +71,7 @@ class Round:
             refresh_token="refresh-0",
         )
         login = replace(login, expires_at=time.time() - 60, obtained_at=time.time() - 3600)
-        store.write(login_key(server.url, "", "authorization_code"), login)
+        store.save_blocking(login_key(server.url, "", "authorization_code"), login)
 
     async def run(self) -> list[str]:
         """Run the processes, and return what is wrong; empty if all is well."""

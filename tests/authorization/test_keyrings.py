@@ -74,7 +74,7 @@ def test_a_locked_keyring_does_not_block_the_event_loop(
         keyring.is_asked.clear()
         keyring.is_unlocked.clear()
         login, _ = await asyncio.gather(store.load("key"), unlock_when_asked(keyring))
-        assert login == LOGIN == store.read("key")
+        assert login == LOGIN == store.load_blocking("key")
 
         keyring.is_asked.clear()
         keyring.is_unlocked.clear()

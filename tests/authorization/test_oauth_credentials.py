@@ -58,7 +58,7 @@ async def call(server: AuthorizationServer, auth: OAuth | None, times: int = 1) 
 
 def stored(server: AuthorizationServer, auth: OAuth | None = None) -> Any:
     auth = auth or OAuth()
-    return LoginStore().read(login_key(server.url, auth.client_id, auth.grant))
+    return LoginStore().load_blocking(login_key(server.url, auth.client_id, auth.grant))
 
 
 @pytest.mark.requirement(
@@ -503,7 +503,9 @@ async def test_an_expired_token_is_refreshed_before_it_is_sent() -> None:
 
 def expire(server: AuthorizationServer, seconds: float = -1.0) -> None:
     store, login = LoginStore(), stored(server)
-    store.write(login_key(server.url, "", "authorization_code"), login_expiring(login, seconds))
+    store.save_blocking(
+        login_key(server.url, "", "authorization_code"), login_expiring(login, seconds)
+    )
     if seconds < 0:
         server.access.clear()
 
@@ -545,12 +547,12 @@ async def test_a_refused_refresh_token_is_removed_and_a_newer_one_is_kept() -> N
         server.refresh.clear()
 
         async def log_in(_: Any) -> None:
-            LoginStore().write(login_key(server.url, "", "authorization_code"), newer)
+            LoginStore().save_blocking(login_key(server.url, "", "authorization_code"), newer)
             server.access[newer.access_token] = ""
             server.before_token = None
 
         changed = replace(login_expiring(newer, -1), refresh_token="gone")
-        LoginStore().write(login_key(server.url, "", "authorization_code"), changed)
+        LoginStore().save_blocking(login_key(server.url, "", "authorization_code"), changed)
         server.before_token = log_in
         await call(server, None)
         assert stored(server).refresh_token == newer.refresh_token

@@ -25,7 +25,7 @@ __all__ = ["sign_assertion"]
 # How long an assertion is valid, in seconds. It is used at once, but clocks may differ.
 LIFE_S = 300
 # Signature algorithm -> the kind of key that it needs.
-KEYS = {
+ALGORITHM_KEYS = {
     "ES256": ECKey, "ES384": ECKey, "ES512": ECKey, "RS256": RSAKey, "RS384": RSAKey,
     "RS512": RSAKey, "PS256": RSAKey, "PS384": RSAKey, "PS512": RSAKey, "EdDSA": OKPKey,
 }  # fmt: skip
@@ -34,15 +34,16 @@ KEYS = {
 def sign_assertion(key: str, algorithm: str, client_id: str, issuer: str) -> str:
     """Return a signed JWT (RFC 7523), by which a client proves who it is in one request.
 
+    The JWT is valid for 5 minutes.
     key: the client's private key, in PEM.
-    algorithm: the signature algorithm, such as "ES256"; a key of KEYS.
+    algorithm: the signature algorithm, such as "ES256" or "RS256".
     client_id: the id under which the client is registered.
     issuer: the issuer identifier of the authorization server that gets the assertion.
     Raises AuthorizationError if the key cannot sign with this algorithm.
     """
-    if algorithm not in KEYS:
+    if algorithm not in ALGORITHM_KEYS:
         raise AuthorizationError(
-            f"key_algorithm: expected one of {', '.join(KEYS)}, got {algorithm!r}"
+            f"key_algorithm: expected one of {', '.join(ALGORITHM_KEYS)}, got {algorithm!r}"
         )
     now = int(time.time())
     claims = {
@@ -54,9 +55,8 @@ def sign_assertion(key: str, algorithm: str, client_id: str, issuer: str) -> str
         "exp": now + LIFE_S,
     }
     try:
-        return jwt.encode(
-            {"alg": algorithm}, claims, KEYS[algorithm].import_key(key), algorithms=[algorithm]
-        )
+        private_key = ALGORITHM_KEYS[algorithm].import_key(key)
+        return jwt.encode({"alg": algorithm}, claims, private_key, algorithms=[algorithm])
     except (JoseError, ValueError, TypeError) as exc:
         # The text of the cause could show parts of the key.
         raise AuthorizationError(

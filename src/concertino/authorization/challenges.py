@@ -52,7 +52,8 @@ def parse_challenges(text: str) -> list[Challenge]:
         assert separators is not None, "the pattern matches the empty text"
         at = separators.end()
         parameter = _PARAMETER.match(text, at)
-        # Before the first scheme there can be no parameter.
+        # Before the first scheme there can be no parameter. The data of a scheme such as `Basic
+        # abc=` is read as a parameter, which does no harm: callers read Bearer challenges.
         if parameter is not None and challenges:
             quoted = parameter[2]
             value = parameter[3] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
@@ -71,10 +72,10 @@ def parse_challenges(text: str) -> list[Challenge]:
 
 
 def bearer_challenge(text: str) -> Mapping[str, str]:
-    """Return the parameters of the first Bearer challenge in a header; {} if there is none.
+    """Return the parameters of the first Bearer challenge in a header: name in lower case -> value.
 
+    Returns {} if there is no Bearer challenge, or if the challenge has no parameters.
     text: the value of the header WWW-Authenticate; "" for a response without it.
-    Returns parameter name in lower case -> value.
     """
     for challenge in parse_challenges(text):
         if challenge.scheme == "bearer":

@@ -22,7 +22,7 @@ from concertino.transports.addresses import is_loopback
 __all__ = ["CodeRequest", "check_page"]
 
 # How many characters of the query of a response are read.
-MAX_RESPONSE = 16 * 1024
+MAX_QUERY_CHARS = 16 * 1024
 
 
 def check_page(url: str) -> str:
@@ -47,7 +47,7 @@ class CodeRequest:
         ...                                     # the user opens request.page in a browser
         code = request.read_response(address)   # the URL to which the browser was redirected
 
-    metadata: the metadata of the authorization server, which must be the sender of the response.
+    metadata: the metadata of the authorization server. A response of another server is refused.
     client_id: the id of the client that requests access.
     redirect_uri: the URL to which the authorization server redirects the browser.
     resource: the identifier of the MCP server for which the tokens will be (RFC 8707).
@@ -105,8 +105,8 @@ class CodeRequest:
         address: the whole URL, or its path and query.
         Raises AuthorizationError in these cases:
         - The response belongs to another request (`state`), or comes from another authorization
-          server (`iss`). The text does not show its `error`, because anybody could have written it.
-        - The response has an `error`, which the text shows.
+          server (`iss`). Anybody could have sent such a response, so no text of it is shown.
+        - The response has the parameter `error`. The exception shows its value.
         - The response has no code.
         """
         try:
@@ -136,7 +136,7 @@ class CodeRequest:
 def _read_fields(query: str) -> dict[str, str]:
     """Return the parameters of a query. Parameters that occur twice are left out as ambiguous."""
     try:
-        pairs = parse_qsl(query[:MAX_RESPONSE], keep_blank_values=True, max_num_fields=64)
+        pairs = parse_qsl(query[:MAX_QUERY_CHARS], keep_blank_values=True, max_num_fields=64)
     except ValueError:
         return {}
     names = [name for name, _ in pairs]

@@ -43,7 +43,8 @@ class _DeviceResponse(Struct, frozen=True):
     """The response of a device authorization endpoint (RFC 8628, section 3.2).
 
     device_code: the code that this process sends to the token endpoint.
-    user_code: the code that the user types at the page `verification_uri`.
+    user_code: the code for the user.
+    verification_uri: the URL of the page on which the user types the code.
     expires_in: how long the codes are valid, in seconds.
     interval: the pause between two requests to the token endpoint, in seconds.
     """
@@ -71,7 +72,7 @@ async def request_by_device(
     fields: the fields of the request: `resource`, and `scope` if scopes are requested.
     prompt: called once, with the URL of the page and the code for the user; shows them to the user.
     Raises AuthorizationError if the server refuses or the user does not respond in time. Raises
-    OSError if the server cannot be reached for the codes, or still fails when the codes expire.
+    OSError if the server cannot be reached at the beginning, or when the codes expire.
     """
     url = metadata.device_authorization_endpoint
     if not url:
@@ -92,7 +93,7 @@ async def request_by_device(
         "device_code": device.device_code,
         "resource": fields["resource"],
     }
-    # Why the last request has failed; None if the server has answered it.
+    # Why the server has not answered the last request; None if it has.
     failure: OSError | None = None
     while (left_s := until - time.monotonic()) > 0:
         await asyncio.sleep(min(interval, left_s))
@@ -105,7 +106,8 @@ async def request_by_device(
             elif exc.code != "authorization_pending":
                 raise
         except OSError as exc:
-            # Grow the pause, as RFC 8628 section 3.5 demands after a failure of the connection.
+            # Grow the pause, as RFC 8628 section 3.5 demands after a failure of the connection. The
+            # wait ends when the codes expire.
             failure = exc
             interval *= 2
     raise failure or AuthorizationError("nobody has typed the code in time")

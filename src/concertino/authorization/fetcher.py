@@ -28,8 +28,8 @@ __all__ = ["FetchedResponse", "Fetcher"]
 MAX_REDIRECTS = 3
 # The status codes that redirect.
 REDIRECTS = frozenset((301, 302, 303, 307, 308))
-# With this header, a server can return the metadata that the revision of the client defines
-# (2025-03-26 basic/authorization "Server Metadata Discovery").
+# A server may return other metadata for another revision, so name the newest one, whose rules a
+# login follows (2025-03-26 basic/authorization "Server Metadata Discovery").
 DISCOVERY_HEADERS = {"MCP-Protocol-Version": MODERN.name}
 
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from concertino.authorization.code_flow import CodeRequest
-from concertino.authorization.device_flow import DevicePrompt, request_by_device
+from concertino.authorization.device_flow import request_by_device
 from concertino.authorization.fetcher import Fetcher
 from concertino.authorization.logins import ClientIdentity, Login
 from concertino.authorization.metadata import (
@@ -45,7 +45,7 @@ OFFLINE = "offline_access"
 
 
 class PageOpener:
-    """Shows the page of a login to the user. Subclasses implement how, such as in a browser."""
+    """Shows the page of a login to the user. A subclass opens a browser, for example."""
 
     def show(self, page: str) -> None:
         """Show the page of a login to the user, for example in a browser, and return at once.
@@ -70,15 +70,15 @@ class Discovery(Struct, frozen=True):
     """What a client learns about the authorization of a server before it logs in.
 
     resource: the protected resource metadata of the MCP server.
-    issuer: the metadata of its authorization server.
+    issuer_metadata: the metadata of its authorization server.
     challenge: the parameters of the Bearer challenge in the MCP server's response; {} if it had
         none.
-    has_default_endpoints: True if neither the MCP server nor its origin has metadata. Then `issuer`
-        names the endpoints that revision 2025-03-26 defines for this case. They may not exist.
+    has_default_endpoints: True if no metadata was found. Then `issuer_metadata` names the endpoints
+        that revision 2025-03-26 defines for this case, which may not exist.
     """
 
     resource: ResourceMetadata
-    issuer: IssuerMetadata
+    issuer_metadata: IssuerMetadata
     challenge: Mapping[str, str]
     has_default_endpoints: bool = False
 
@@ -88,7 +88,7 @@ async def make_fetcher(server: ServerUrl) -> Fetcher:
 
     The Fetcher refuses private addresses if the server itself has a public one, and addresses of
     this machine unless the server is on this machine.
-    server: the URL of the MCP server, whose name is looked up now.
+    server: the URL of the MCP server. Its name is looked up to know whether it is public.
     """
     # The server or its metadata names the URLs of the requests. A malicious server could name a URL
     # in the private network of this machine.
@@ -98,14 +98,15 @@ async def make_fetcher(server: ServerUrl) -> Fetcher:
 class LoginFlow:
     """Obtains access tokens for one MCP server.
 
-        discovery = await flow.discover(challenge, previous)
-        login = await flow.log_in(discovery, previous)
+        challenge = bearer_challenge(header)               # of the refused request
+        discovery = await flow.discover(challenge, None)   # None: there was no login before
+        login = await flow.log_in(discovery, None)
 
     server: the URL of the MCP server.
     settings: how to log in.
     fetcher: sends the requests to the servers that take part in the login.
-    opener: shows pages to the user; None if no user is there. Then only logins without a user, or
-        with `settings.authorize`, succeed.
+    opener: shows pages to the user. With None, only logins succeed that need no user, or whose
+        `settings.authorize` asks the user.
     """
 
     def __init__(
@@ -127,12 +128,13 @@ class LoginFlow:
         reached.
         """
         url = challenge.get("resource_metadata", "")
+        refusal: MetadataRefused | None = None
         try:
             resource = await discover_resource(self._fetcher, self._server, url)
         except MetadataRefused as exc:
-            return await self._discover_behind_refusal(challenge, exc)
+            resource, refusal = None, exc
         if resource is None:
-            return await self._discover_own_issuer(challenge)
+            return await self._discover_own_issuer(challenge, refusal)
         # If the server names several, prefer one that this client already uses.
         issuers = resource.authorization_servers
         issuer = issuers[0]
@@ -142,40 +144,33 @@ class LoginFlow:
             issuer = previous.issuer
         return Discovery(resource, await discover_issuer(self._fetcher, issuer), challenge)
 
-    async def _discover_own_issuer(self, challenge: Mapping[str, str]) -> Discovery:
-        """Return the Discovery for a server without metadata, perhaps of revision 2025-03-26.
+    async def _discover_own_issuer(
+        self, challenge: Mapping[str, str], refusal: MetadataRefused | None
+    ) -> Discovery:
+        """Return the Discovery for a server without metadata, such as one of revision 2025-03-26.
 
         Such a server is its own authorization server.
+        refusal: the error if the server has refused the request for its metadata. A server of
+            2025-03-26 may refuse all paths that it does not have. None if it has no metadata.
+        Raises AuthorizationError if the server has refused, and is no authorization server.
         """
         resource = own_resource(self._server)
-        [origin] = resource.authorization_servers
+        origin = resource.authorization_servers[0]
         try:
             return Discovery(resource, await discover_issuer(self._fetcher, origin), challenge)
-        except IssuerNotFound:
+        except (IssuerNotFound, MetadataRefused) as exc:
+            # After a refusal, do not use the default endpoints: the refused document may name other
+            # endpoints.
+            if refusal is not None:
+                raise AuthorizationError(
+                    f"{self._server.text} asks for authorization, and its metadata cannot be read "
+                    f"({refusal}); it may want something else, such as an API key in a header"
+                ) from None
+            if isinstance(exc, MetadataRefused):
+                raise
             return Discovery(
                 resource, default_endpoints(origin), challenge, has_default_endpoints=True
             )
-
-    async def _discover_behind_refusal(
-        self, challenge: Mapping[str, str], refusal: MetadataRefused
-    ) -> Discovery:
-        """Return the Discovery for a server that refuses the request for its metadata.
-
-        refusal: the error of the request for the metadata.
-        Raises AuthorizationError if the server is not its own authorization server.
-        """
-        # A server of 2025-03-26, which has no such metadata, may refuse all paths that it does not
-        # have. The server is then its own authorization server. Do not use the default endpoints,
-        # because the refused document may name other endpoints.
-        resource = own_resource(self._server)
-        [origin] = resource.authorization_servers
-        try:
-            return Discovery(resource, await discover_issuer(self._fetcher, origin), challenge)
-        except (IssuerNotFound, MetadataRefused):
-            raise AuthorizationError(
-                f"{self._server.text} asks for authorization, and its metadata cannot be read "
-                f"({refusal}); it may want something else, such as an API key in a header"
-            ) from None
 
     async def log_in(self, discovery: Discovery, previous: Login | None) -> Login:
         """Obtain access tokens, and return the new login.
@@ -183,13 +178,14 @@ class LoginFlow:
         Waits for the user if the settings need one. The login is not stored.
         discovery: what discover() has returned.
         previous: the previous login; None if there was none. If it is of the same authorization
-            server, its client registration is used again, and its scopes are requested again.
+            server, its client registration is used again, and its scopes are also requested.
         Raises AuthorizationError if the login fails or the user does not respond, and OSError if a
         server cannot be reached.
         """
-        settings, issuer = self._settings, discovery.issuer.issuer
+        settings, issuer = self._settings, discovery.issuer_metadata.issuer
         if discovery.has_default_endpoints and settings.client_secret and settings.issuer != issuer:
-            # The metadata may only be missing for a moment, and name another server.
+            # If the metadata is missing for a moment only, it may name another server. Then this
+            # server must not get the secret.
             raise AuthorizationError(
                 f"{issuer} has no metadata; to send it the client's secret nevertheless, set "
                 f"issuer={issuer!r} in OAuth(...) or in `auth` of the server file"
@@ -203,8 +199,8 @@ class LoginFlow:
             raise
 
     async def _log_in(self, discovery: Discovery, previous: Login | None) -> Login:
-        """Obtain access tokens as log_in() does, which checks and explains default endpoints."""
-        settings, metadata = self._settings, discovery.issuer
+        """Obtain access tokens, and return the new login. log_in() treats default endpoints."""
+        settings, metadata = self._settings, discovery.issuer_metadata
         is_same = previous is not None and previous.issuer == metadata.issuer
         scopes = self._choose_scopes(discovery, previous if is_same else None)
         if not metadata.token_endpoint:
@@ -212,6 +208,7 @@ class LoginFlow:
                 f"{metadata.issuer}: expected a token_endpoint in its metadata"
             )
         if settings.grant == "authorization_code":
+            # The client is identified there, because its redirect URI may name the listener's port.
             client, tokens = await self._log_in_by_code(discovery, previous, scopes)
         else:
             client = await self._identify(discovery, previous, "")
@@ -233,7 +230,7 @@ class LoginFlow:
         """Return the OAuth client with whose id to log in, and register one if there is none."""
         return await identify_client(
             self._fetcher,
-            discovery.issuer,
+            discovery.issuer_metadata,
             self._settings,
             redirect_uri,
             previous=None if previous is None else previous.client,
@@ -242,9 +239,9 @@ class LoginFlow:
 
     def _token_endpoint(self, discovery: Discovery, client: ClientIdentity) -> TokenEndpoint:
         """Return the token endpoint of the authorization server."""
-        issuer = discovery.issuer
+        metadata = discovery.issuer_metadata
         return TokenEndpoint(
-            self._fetcher, issuer.issuer, issuer.token_endpoint, client, self._settings
+            self._fetcher, metadata.issuer, metadata.token_endpoint, client, self._settings
         )
 
     def _choose_scopes(self, discovery: Discovery, previous: Login | None) -> tuple[str, ...]:
@@ -252,7 +249,7 @@ class LoginFlow:
 
         - The scopes in the settings.
         - The scopes in the server's challenge. If it names none, those in the server's metadata.
-        - The scopes of the previous login, unless the other scopes come from the metadata only.
+        - The scopes of the previous login, if the settings or the challenge name scopes.
         - OFFLINE if the authorization server offers it, to get a refresh token.
 
         previous: the previous login at this authorization server; None if there was none.
@@ -260,10 +257,10 @@ class LoginFlow:
         challenge = discovery.challenge.get("scope", "").split()
         wanted = [*self._settings.scopes, *(challenge or discovery.resource.scopes_supported)]
         # A challenge names only the scopes that the refused operation needs. The new tokens must
-        # not lack the scopes of the old ones.
+        # not lack the scopes of the old ones. Metadata names all scopes that clients should have.
         if previous is not None and (challenge or self._settings.scopes):
             wanted = [*previous.scopes, *wanted]
-        offered = discovery.issuer.scopes_supported or ()
+        offered = discovery.issuer_metadata.scopes_supported or ()
         wanted = [scope for scope in wanted if scope != OFFLINE]
         if OFFLINE in offered and self._settings.grant != "client_credentials":
             wanted.append(OFFLINE)
@@ -302,7 +299,9 @@ class LoginFlow:
         scopes: tuple[str, ...],
     ) -> CodeRequest:
         resource = discovery.resource.resource
-        return CodeRequest(discovery.issuer, client.client_id, redirect_uri, resource, scopes)
+        return CodeRequest(
+            discovery.issuer_metadata, client.client_id, redirect_uri, resource, scopes
+        )
 
     async def _exchange(
         self,
@@ -340,15 +339,15 @@ class LoginFlow:
             return await endpoint.request({"grant_type": "client_credentials", **fields})
         if self._opener is None:
             raise AuthorizationError("a person has to log in")
-        prompt: DevicePrompt = self._opener.show_code
-        return await request_by_device(endpoint, discovery.issuer, fields, prompt)
+        prompt = self._opener.show_code
+        return await request_by_device(endpoint, discovery.issuer_metadata, fields, prompt)
 
 
 def with_tokens(login: Login, tokens: TokenResponse) -> Login:
     """Return a copy of a login with new tokens.
 
-    The copy keeps the old refresh token if the authorization server has not sent a new one. Scopes
-    that were granted in addition are added to its scopes.
+    The copy keeps the old refresh token if the authorization server has not sent a new one. Its
+    scopes are the old ones, and those that the server has granted now.
     login: the login.
     tokens: the response of the token endpoint.
     """

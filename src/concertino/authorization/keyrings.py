@@ -24,8 +24,8 @@ __all__ = ["SecretStore", "find_keyring", "wait_for_keyring"]
 VARIABLE = "CONCERTINO_LOGINS"
 # The name of this program in the system's keyring.
 SERVICE = "concertino"
-# How long an access to the keyring may take, because the user may have to unlock it. It is shorter
-# than the time for which other processes wait for the lock of a login.
+# How long an access to the keyring may take, because the user may have to unlock it. Less than
+# LOCK_WITHIN_S (logins.py), for which other processes wait for the lock of the login.
 WITHIN_S = 30.0
 
 Result = TypeVar("Result")

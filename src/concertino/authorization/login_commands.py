@@ -46,6 +46,7 @@ async def log_in(
     try:
         discovery = await flow.discover(bearer_challenge(header), previous)
     except AuthorizationError as exc:
+        # The server has served the request without a token.
         if status < 400:
             raise AuthorizationError(f"{server.text} asks for no login") from exc
         raise
@@ -53,7 +54,7 @@ async def log_in(
         raise AuthorizationError(f"{server.text} asks for no login")
     if settings.client_secret and not settings.issuer and previous is None:
         # A malicious server could name an authorization server of its own, to get the secret.
-        issuer = discovery.issuer.issuer
+        issuer = discovery.issuer_metadata.issuer
         raise AuthorizationError(
             f"the client's secret would go to {issuer}, which {server.text} names; if the client "
             f"is registered there, add --issuer {quote(issuer)}"
@@ -103,6 +104,7 @@ async def log_out(url: str, store: LoginStore | None = None) -> list[Login]:
         if login.server != server.text:
             continue
         async with store.lock(key):
+            # Another process may have refreshed the tokens before the lock was held.
             current = await store.load(key) or login
             await store.remove(key)
         await _revoke(server, current)
@@ -118,6 +120,7 @@ async def _revoke(server: ServerUrl, login: Login) -> None:
     token = login.refresh_token or login.access_token
     if not login.revocation_endpoint or not token:
         return
+    # Without settings: a client with a private key, which the store does not have, cannot revoke.
     endpoint = TokenEndpoint(
         await make_fetcher(server), login.issuer, login.token_endpoint, login.client, OAuth()
     )
@@ -135,6 +138,6 @@ def list_logins(store: LoginStore | None = None) -> list[tuple[str, Login]]:
     Raises AuthorizationError if a login cannot be read.
     """
     store = store or LoginStore()
-    logins = ((key, store.read(key)) for key in store.names())
+    logins = ((key, store.load_blocking(key)) for key in store.names())
     found = [(key, login) for key, login in logins if login is not None]
     return sorted(found, key=lambda item: item[1].server)

@@ -71,8 +71,9 @@ class ClientIdentity(Struct, frozen=True, kw_only=True):
 class Login(Struct, frozen=True, kw_only=True):
     """A client's tokens for one server, with what is needed to refresh and revoke them.
 
-    server: the URL of the MCP server.
-    resource: the resource identifier, by which the authorization server knows the MCP server.
+    server: the URL of the MCP server, as the user has named it.
+    resource: the resource identifier of the MCP server (RFC 8707): the server's URL, or a shorter
+        URL in the server's metadata.
     issuer: the URL of the authorization server.
     token_endpoint: the URL at which the authorization server issues and refreshes tokens.
     revocation_endpoint: the URL at which it revokes tokens; "" if there is none.
@@ -131,7 +132,8 @@ def _is_of_person(key: str, login: Login) -> bool:
 
     key: the name of the login, from login_key().
     """
-    # The key has the client id of the settings, which may be empty, and a grant.
+    # The key is a hash, so compare it with all keys that a person's login may have. The client id in
+    # the settings may have been "".
     ids = ("", login.client.client_id)
     return any(key == login_key(login.server, id, grant) for id in ids for grant in PERSON_GRANTS)
 
@@ -179,12 +181,11 @@ class LoginStore:
         """Return the names of all logins."""
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
-    def newest(self, server: str) -> str:
-        """Return the name of a person's login at a server: the login with the newest access token.
+    def newest_key(self, server: str) -> str:
+        """Return the key of a person's newest login at a server, by the age of the access token.
 
-        A login of a program with its own credentials does not count. If no person has a login,
-        returns the name under which `concertino login` would store one. Files that cannot be read
-        are ignored.
+        Logins with the grant client_credentials do not count. If no person has a login, returns the
+        key under which `concertino login` would store one. Files that cannot be read are ignored.
         server: the URL of the MCP server.
         """
         newest, obtained_at = login_key(server, "", PERSON_GRANTS[0]), -math.inf
@@ -199,17 +200,17 @@ class LoginStore:
                 newest, obtained_at = key, file.login.obtained_at
         return newest
 
-    def read(self, key: str) -> Login | None:
+    def load_blocking(self, key: str) -> Login | None:
         """Return a login; None if there is none.
 
-        Blocks while the system's keyring is locked; load() does not.
+        Like load(), but blocks while the system's keyring is locked.
         Raises AuthorizationError if its file or the keyring cannot be read.
         """
         file = self._read_file(key)
         if file is None:
             return None
-        secrets = find_keyring().read(key) if file.keyring else None
-        return self._make_login(key, file, secrets)
+        complete = find_keyring().read(key) if file.keyring else None
+        return self._make_login(key, file, complete)
 
     async def load(self, key: str) -> Login | None:
         """Return a login without blocking the event loop; None if there is none.
@@ -221,24 +222,24 @@ class LoginStore:
         file = self._read_file(key)
         if file is None:
             return None
-        secrets = None
+        complete = None
         if file.keyring:
-            secrets = await wait_for_keyring(lambda: find_keyring().read(key))
-        return self._make_login(key, file, secrets)
+            complete = await wait_for_keyring(lambda: find_keyring().read(key))
+        return self._make_login(key, file, complete)
 
     def _read_file(self, key: str) -> _LoginFile | None:
         """Return the content of the file of a login; None if there is no file."""
         data = _read_own_file(self._path(key))
         return None if data is None else self._decode(key, data, _LoginFile)
 
-    def _make_login(self, key: str, file: _LoginFile, secrets: bytes | None) -> Login | None:
-        """Return the login whose file was read; None if its secrets are missing in the keyring.
+    def _make_login(self, key: str, file: _LoginFile, complete: bytes | None) -> Login | None:
+        """Return the login whose file was read; None if it should be in the keyring and is not.
 
-        secrets: the login with its secrets, from the keyring; None if the keyring has none.
+        complete: the login with its secrets, as JSON from the keyring; None if it is not there.
         """
-        if file.keyring and secrets is None:
+        if file.keyring and complete is None:
             return None
-        login = file.login if secrets is None else self._decode(key, secrets, Login)
+        login = file.login if complete is None else self._decode(key, complete, Login)
         _learn_secrets(key, login)
         return login
 
@@ -251,10 +252,10 @@ class LoginStore:
                 f"{self._path(key)}: no login of this version; remove the file and log in again"
             ) from None
 
-    def write(self, key: str, login: Login) -> None:
+    def save_blocking(self, key: str, login: Login) -> None:
         """Store a login. Raises AuthorizationError if it cannot be written.
 
-        Blocks while the system's keyring is locked; save() does not.
+        Like save(), but blocks while the system's keyring is locked.
         """
         _learn_secrets(key, login)
         keyring = find_keyring()
@@ -280,8 +281,9 @@ class LoginStore:
         file = _LoginFile(login)
         if has_keyring:
             client = replace(login.client, client_secret="")
+            # Keep expires_at, which without_tokens() removes: `concertino whoami` shows it.
             public = replace(login.without_tokens(), client=client, expires_at=login.expires_at)
-            file = _LoginFile(public, True)
+            file = _LoginFile(public, keyring=True)
         path = self._path(key)
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -294,6 +296,7 @@ class LoginStore:
 
         Raises AuthorizationError if the system's keyring fails, or if the file cannot be removed.
         """
+        # The secrets first: without them, the file alone counts as no login.
         keyring = find_keyring()
         if keyring.is_available:
             await wait_for_keyring(lambda: keyring.remove(key))
@@ -352,7 +355,7 @@ async def _lock(descriptor: int, path: Path) -> None:
 
 
 def _learn_secrets(key: str, login: Login) -> None:
-    """Let the logs redact the secrets of a login."""
+    """Let the logs redact the secrets of a login, in place of its earlier secrets."""
     learn_current_secrets(
         key, (login.access_token, login.refresh_token, login.client.client_secret)
     )

@@ -9,6 +9,8 @@ Source: RFC 9728, RFC 8414, OpenID Connect Discovery 1.0; 2026-07-28 basic/autho
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -39,6 +41,8 @@ OPENID_PATH = "/.well-known/openid-configuration"
 # 429, or hide a document, such as 403.
 ABSENT = frozenset((404, 405, 410))
 
+T = TypeVar("T")
+
 
 class ResourceMetadata(Struct, frozen=True):
     """The protected resource metadata of an MCP server (RFC 9728).
@@ -57,8 +61,8 @@ class ResourceMetadata(Struct, frozen=True):
 class IssuerMetadata(Struct, frozen=True, kw_only=True):
     """The metadata of an authorization server (RFC 8414).
 
-    RFC 8414 describes the fields. A field that the metadata does not have is None, "" or False,
-    according to its type.
+    RFC 8414 describes the fields. A field that the metadata does not have is "", None for a list,
+    or False.
     """
 
     issuer: str
@@ -105,26 +109,46 @@ async def discover_resource(
 
     fetcher: sends the requests.
     server: the URL of the MCP server.
-    url: the parameter `resource_metadata` of the server's challenge; "" if it had none. Then the
-        metadata is looked for at the two well-known URLs: with the path of the server, and without.
-    Raises MetadataRefused if the request for one well-known URL is refused, and the other one has
-    no metadata. Raises AuthorizationError for metadata that cannot be used, and OSError if a server
-    cannot be reached.
+    url: the parameter `resource_metadata` of the server's challenge; "" if it had none, to try the
+        two well-known URLs: with the path of the server, and without a path.
+    Raises MetadataRefused if the server refuses the request for one well-known URL, and has no
+    metadata at the other. Raises AuthorizationError for metadata that cannot be used, and OSError
+    if a server cannot be reached.
     """
-    origin, path = _split(server)
+    if url:
+        # The metadata must be at this URL. No other URL is tried.
+        response = await fetcher.get(url)
+        if response.status != 200:
+            raise AuthorizationError(f"{url}: HTTP {response.status}")
+        found = url, response.decode(_resource_decoder)
+    else:
+        origin, path = _split(server)
+        # For a server without a path, both URLs are the same.
+        places = dict.fromkeys((f"{origin}{RESOURCE_PATH}{path}", f"{origin}{RESOURCE_PATH}"))
+        found = await _fetch_first(fetcher, places, _resource_decoder)
+    if found is None:
+        return None
+    place, metadata = found
+    _check_resource(metadata.resource, server, place)
+    if not metadata.authorization_servers:
+        raise AuthorizationError(f"{place}: expected authorization_servers, got none")
+    return metadata
+
+
+async def _fetch_first(
+    fetcher: Fetcher, places: Iterable[str], decoder: Decoder[T]
+) -> tuple[str, T] | None:
+    """Return (URL, document) of the first document at these URLs; None if there is none.
+
+    Raises MetadataRefused if there is no document, and a request was refused with another status
+    than those in ABSENT. Raises AuthorizationError at once for a redirect and a server error.
+    """
     refusal = ""
-    places = [url] if url else [f"{origin}{RESOURCE_PATH}{path}", f"{origin}{RESOURCE_PATH}"]
-    for place in dict.fromkeys(places):
+    for place in places:
         response = await fetcher.get(place)
         if response.status == 200:
-            metadata = response.decode(_resource_decoder)
-            _check_resource(metadata.resource, server, place)
-            if not metadata.authorization_servers:
-                raise AuthorizationError(f"{place}: expected authorization_servers, got none")
-            return metadata
-        is_refusal = 400 <= response.status < 500
-        # If the challenge names a URL, the metadata must be there, and no other URL is tried.
-        if url or not is_refusal:
+            return place, response.decode(decoder)
+        if not 400 <= response.status < 500:
             raise AuthorizationError(f"{place}: HTTP {response.status}")
         if response.status not in ABSENT:
             refusal = refusal or f"{place}: HTTP {response.status}"
@@ -160,6 +184,7 @@ def default_endpoints(origin: str) -> IssuerMetadata:
 
 def _split(server: ServerUrl) -> tuple[str, str]:
     """Return the origin of a server, and the path of its URL without a slash at its end."""
+    # ServerUrl.path contains the query.
     origin = f"{server.scheme}://{server.authority}"
     return origin, server.path.partition("?")[0].rstrip("/")
 
@@ -200,27 +225,19 @@ async def discover_issuer(fetcher: Fetcher, issuer: str) -> IssuerMetadata:
         parse_url(issuer)
     except ValueError as exc:
         raise AuthorizationError(f"authorization_servers: {exc}") from None
-    refusal = ""
     places = issuer_metadata_urls(issuer)
-    for place in places:
-        response = await fetcher.get(place)
-        if response.status == 200:
-            metadata = response.decode(_issuer_decoder)
-            if metadata.issuer != issuer:
-                raise AuthorizationError(
-                    f"{place}: it describes {metadata.issuer[:200]!r} and not {issuer!r}, so it "
-                    "must not be used"
-                )
-            return metadata
-        if not 400 <= response.status < 500:
-            raise AuthorizationError(f"{place}: HTTP {response.status}")
-        if response.status not in ABSENT:
-            refusal = refusal or f"{place}: HTTP {response.status}"
-    if refusal:
-        raise MetadataRefused(refusal)
-    raise IssuerNotFound(
-        f"{issuer}: the authorization server has no metadata at {' or '.join(places)}"
-    )
+    found = await _fetch_first(fetcher, places, _issuer_decoder)
+    if found is None:
+        raise IssuerNotFound(
+            f"{issuer}: the authorization server has no metadata at {' or '.join(places)}"
+        )
+    place, metadata = found
+    if metadata.issuer != issuer:
+        raise AuthorizationError(
+            f"{place}: it describes {metadata.issuer[:200]!r} and not {issuer!r}, so it "
+            "must not be used"
+        )
+    return metadata
 
 
 def issuer_metadata_urls(issuer: str) -> list[str]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
 
 from concertino.authorization.challenges import bearer_challenge
 from concertino.authorization.fetcher import Fetcher
@@ -35,10 +34,10 @@ _log = logging.getLogger("concertino.authorization")
 MARGIN_S = 60.0
 # If such an early refresh has failed, the next one is tried after this time, in seconds.
 PAUSE_S = 30.0
-# How many times this client logs in with more scopes because of one operation, such as a tool. Then
-# a server that is never satisfied cannot make it log in endlessly.
+# How many times this client logs in with more scopes because of one operation, such as a tool. A
+# server that is never satisfied must not make this client log in endlessly.
 MAX_STEP_UPS = 2
-# For how many operations the number of these logins is remembered.
+# How many operations are counted. The oldest one is forgotten.
 MAX_OPERATIONS = 1000
 
 
@@ -83,7 +82,7 @@ class OAuthCredentials:
         settings, server = self._settings, self._server.text
         has_default_grant = settings.grant == PERSON_GRANTS[0]
         if not settings.client_id and has_default_grant and settings.authorize is None:
-            return self._store.newest(server)
+            return self._store.newest_key(server)
         return login_key(server, settings.client_id, settings.grant)
 
     # Credentials
@@ -91,8 +90,8 @@ class OAuthCredentials:
     def header(self) -> str | None:
         """Return the value of the header Authorization for a request, without waiting.
 
-        Returns "" if no usable login is stored: send the request without the header. Returns None
-        if a token must be read or refreshed first: await prepare().
+        - "": no usable login is stored. Send the request without the header.
+        - None: a token must be read or refreshed first. Await prepare(), which returns the header.
         """
         login = self._login
         if login is not None and login.is_valid(self._margin_s(login)):
@@ -130,8 +129,7 @@ class OAuthCredentials:
                 self._is_read = True
                 if (header := self.header()) is not None:
                     return header
-            # The login was read. Then header() returns None only if there is a refresh token, so
-            # there is a login.
+            # After the login was read, header() returns None only for a login with a refresh token.
             assert self._login is not None
             await self._refresh(self._login.access_token)
             return self._valid_header()
@@ -144,34 +142,40 @@ class OAuthCredentials:
     async def on_refusal(self, refusal: Refusal) -> str | None:
         """Refresh the login or log in again, after the server has refused a request.
 
-        - Status 403 with the error `insufficient_scope`: logs in with more scopes.
+        Returns the header Authorization with which to repeat the request; None if repeating cannot
+        help.
+
+        - Status 401: refreshes the token. If that is not possible, logs in again.
+        - Status 403 with the error `insufficient_scope`: logs in with more scopes, at most twice
+          for an operation.
         - Any other 403: returns None.
-        - Status 401: refreshes the token, or else logs in again.
 
         If another request or process has obtained a newer token meanwhile, only returns that token.
         refusal: the refused request, and the server's challenge.
-        Returns the header Authorization with which to repeat the request; None if repeating cannot
-        help. Raises AuthorizationError if there is no new token (LoginRequired if a person must log
-        in), and OSError if a server cannot be reached.
+        Raises LoginRequired if a person must log in, another AuthorizationError if the login fails,
+        and OSError if a server cannot be reached.
         """
         challenge = bearer_challenge(refusal.challenge)
         sent = refusal.sent.removeprefix("Bearer ")
-        if refusal.status == 403:
-            if challenge.get("error") != "insufficient_scope":
-                return None
-            return await self._step_up(challenge, sent, refusal.operation)
+        lacks_scopes = refusal.status == 403
+        if lacks_scopes and challenge.get("error") != "insufficient_scope":
+            return None
         async with self._lock:
             if self._has_newer(sent):
                 return self._valid_header()
+            if lacks_scopes and not self._may_step_up(refusal.operation):
+                return None
             flow = await self._make_flow()
+            # `concertino login` may have stored a login under another key.
             self._key = self._choose_key()
             async with self._store.lock(self._key):
+                # Another process may have obtained a newer token before this one got the lock.
                 self._login = await self._store.load(self._key)
-                if self._has_newer(sent):
-                    return self._valid_header()
-                discovery = await flow.discover(challenge, self._login)
-                if not await self._try_refresh(discovery):
-                    await self._log_in(flow, discovery)
+                if not self._has_newer(sent):
+                    discovery = await flow.discover(challenge, self._login)
+                    # A refreshed token has the same scopes.
+                    if lacks_scopes or not await self._try_refresh(discovery):
+                        await self._log_in(flow, discovery)
             return self._valid_header()
 
     def _has_newer(self, sent: str) -> bool:
@@ -191,39 +195,28 @@ class OAuthCredentials:
         server refuses.
         """
         login = self._login
-        if login is None or not login.refresh_token or login.issuer != discovery.issuer.issuer:
+        issuer = discovery.issuer_metadata.issuer
+        if login is None or not login.refresh_token or login.issuer != issuer:
             return False
         try:
-            await self._refresh_once(login)
+            await self._request_tokens(login)
         except TokenError:
             return False
         return True
 
-    async def _step_up(self, challenge: Mapping[str, str], sent: str, operation: str) -> str | None:
-        """Log in again with more scopes, because an operation needs them.
+    def _may_step_up(self, operation: str) -> bool:
+        """Return whether to log in with more scopes because of an operation, and count it.
 
-        sent: the access token that lacks the scopes.
         operation: the MCP method of the refused request, and the name of its tool, prompt or
             resource, such as `tools/call add`.
-        Returns the header with which to repeat the request; None after two attempts.
         """
-        async with self._lock:
-            if self._has_newer(sent):
-                return self._valid_header()
-            tries = self._step_ups.get(operation, 0)
-            if tries >= MAX_STEP_UPS:
-                return None
-            if len(self._step_ups) >= MAX_OPERATIONS:
-                del self._step_ups[next(iter(self._step_ups))]
-            self._step_ups[operation] = tries + 1
-            flow = await self._make_flow()
-            self._key = self._choose_key()
-            async with self._store.lock(self._key):
-                self._login = await self._store.load(self._key)
-                if self._has_newer(sent):
-                    return self._valid_header()
-                await self._log_in(flow, await flow.discover(challenge, self._login))
-            return self._valid_header()
+        tries = self._step_ups.get(operation, 0)
+        if tries >= MAX_STEP_UPS:
+            return False
+        if len(self._step_ups) >= MAX_OPERATIONS:
+            del self._step_ups[next(iter(self._step_ups))]
+        self._step_ups[operation] = tries + 1
+        return True
 
     async def _log_in(self, flow: LoginFlow, discovery: Discovery) -> None:
         """Log in and store the login.
@@ -235,14 +228,14 @@ class OAuthCredentials:
         can log in.
         """
         settings = self._settings
-        if settings.grant == "device_code" or (
-            settings.grant == "authorization_code" and settings.authorize is None
-        ):
+        asks_user = settings.grant == "authorization_code" and settings.authorize is not None
+        if settings.grant != "client_credentials" and not asks_user:
             command = self._login_command(discovery)
             login = self._login
-            is_new_issuer = login is None or login.issuer != discovery.issuer.issuer
-            if discovery.has_default_endpoints and is_new_issuer:
-                # The server may want something else, such as an API key in a header.
+            issuer = discovery.issuer_metadata.issuer
+            has_logged_in = login is not None and login.issuer == issuer
+            if discovery.has_default_endpoints and not has_logged_in:
+                # The endpoints may not exist: the server may want an API key in a header.
                 raise AuthorizationError(
                     f"{self._server.text} asks for authorization, and has no metadata about it: "
                     "send a token that you have in a header (HttpParameters(url, headers), or "
@@ -273,20 +266,20 @@ class OAuthCredentials:
 
     # Refresh
 
-    async def _refresh(self, used: str) -> None:
+    async def _refresh(self, old_token: str) -> None:
         """Refresh the login, unless another process has done so meanwhile.
 
         If the refresh fails while the old access token is still valid, only logs the failure.
-        used: the access token that has expired or will expire soon.
+        old_token: the access token that has expired or will expire soon.
         """
         async with self._store.lock(self._key):
             self._login = login = await self._store.load(self._key)
             if login is None or not login.refresh_token:
                 return
-            if login.access_token != used and login.is_valid():
+            if login.access_token != old_token and login.is_valid():
                 return
             try:
-                await self._refresh_once(login)
+                await self._request_tokens(login)
             except (OSError, AuthorizationError) as exc:
                 if not login.is_valid():
                     # After a TokenError, the request is sent without a token. The server refuses
@@ -297,7 +290,7 @@ class OAuthCredentials:
                 _log.warning("the token is not renewed ahead of time: %s", exc)
                 self._paused_until = time.monotonic() + PAUSE_S
 
-    async def _refresh_once(self, login: Login) -> None:
+    async def _request_tokens(self, login: Login) -> None:
         """Refresh a login that was just read, and store the new tokens.
 
         The caller holds the lock of the login in the store.

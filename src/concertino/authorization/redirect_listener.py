@@ -45,7 +45,7 @@ class RedirectListener:
         self._port = port
         self._server: asyncio.Server | None = None
         # Returns whether the query of a URL belongs to the login; None before wait() is called.
-        self._belongs: Callable[[str], bool] | None = None
+        self._expects: Callable[[str], bool] | None = None
         # A future for the path and query of the response to the login.
         self._answer_url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         # The number of open connections.
@@ -55,7 +55,7 @@ class RedirectListener:
     def redirect_uri(self) -> str:
         """Return the URL of this listener, to which the authorization server redirects the browser.
 
-        Only inside of `async with` it has the port at which the listener listens.
+        Before `async with`, the URL has the wrong port.
         """
         return f"http://127.0.0.1:{self._port}{PATH}"
 
@@ -89,7 +89,7 @@ class RedirectListener:
         within_s: how long to wait, in seconds.
         Raises AuthorizationError if no request of this login has come in this time.
         """
-        self._belongs = expects
+        self._expects = expects
         try:
             async with asyncio.timeout(within_s):
                 return await self._answer_url
@@ -107,7 +107,8 @@ class RedirectListener:
             finally:
                 self._connections -= 1
         except (OSError, ValueError, EOFError, asyncio.LimitOverrunError, TimeoutError):
-            # The browser has closed the connection, or another program has sent the request.
+            # The browser has closed the connection, or another program has sent something else than
+            # an HTTP request.
             pass
         finally:
             writer.close()
@@ -121,8 +122,8 @@ class RedirectListener:
         is_answer = (
             method == "GET"
             and parts.path == PATH
-            and self._belongs is not None
-            and self._belongs(parts.query)
+            and self._expects is not None
+            and self._expects(parts.query)
             and not self._answer_url.done()
         )
         status = "200 OK" if is_answer else "400 Bad Request"

@@ -63,8 +63,9 @@ async def identify_client(
 ) -> ClientIdentity:
     """Choose the OAuth client with whose id to log in, and register one if there is none.
 
-    The first possible client is used: the one in the settings, a client id metadata document, the
-    client of the previous login, and then a newly registered client.
+    The first possible one of these is used: the client in the settings, the client that a client id
+    metadata document describes, the client of the previous login, or a newly registered client.
+
     fetcher: sends the request for a registration.
     metadata: the metadata of the authorization server.
     settings: the user's settings, which may name a client.
@@ -83,6 +84,7 @@ async def identify_client(
             f"made at {settings.issuer} only"
         )
     if settings.client_metadata_url and metadata.client_id_metadata_document_supported:
+        # Such a client has no secret (auth_method "none").
         return ClientIdentity(client_id=settings.client_metadata_url)
     if (
         previous is not None
@@ -142,6 +144,7 @@ async def _register(
         method = "none"
     else:
         method = choose_auth_method(metadata, has_secret=True, has_key=False)
+    # Not for client_credentials, for which OAuth requires a client_id.
     grants = ["authorization_code", "refresh_token"]
     if settings.grant == "device_code":
         grants = [DEVICE_GRANT, "refresh_token"]

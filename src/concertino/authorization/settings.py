@@ -35,10 +35,10 @@ class OAuth(Struct, frozen=True, kw_only=True, metaclass=HintingStructMeta):
 
     client_id: the id of a client that was registered at the authorization server before.
     client_secret: the secret of that client.
-    issuer: the URL of the authorization server at which this client is registered. If it is set,
-        the client logs in at no other server, and sends its secret to no other server.
-    client_metadata_url: an https URL that identifies this client and returns its description (a
-        client id metadata document), for authorization servers that accept such documents.
+    issuer: the URL of the authorization server at which the client is registered. If it is set, the
+        client logs in at no other server, and sends its secret to no other server.
+    client_metadata_url: an https URL of a description of your program (a client id metadata
+        document). Authorization servers that accept such documents use the URL as the client's id.
     private_key: a private key in PEM, with which the client authenticates in place of a secret (RFC
         7523). It needs the extra `auth` (`concertino[auth]`).
     key_algorithm: the signature algorithm for the private key.
@@ -46,13 +46,12 @@ class OAuth(Struct, frozen=True, kw_only=True, metaclass=HintingStructMeta):
         - "authorization_code": the user permits access in a browser.
         - "device_code": the user permits access on another device.
         - "client_credentials": with the client's own secret or key, without a user.
-    scopes: the scopes to request in addition to the scopes that the server names.
+    scopes: more scopes to request, in addition to those that the MCP server names.
     redirect_uri: the URL to which the authorization server redirects the browser; "" for a free
         port of this machine.
-    authorize: an async function for an application that logs its user in itself. It is called with
-        the URL of the login page. It shows the page to the user, and returns the URL to which the
-        browser was redirected. Set redirect_uri, too. If it is None, only `concertino login` can
-        log in with a browser.
+    authorize: an async function for an application that logs its user in itself. Called with the
+        URL of the login page; shows the page to the user, and returns the URL to which the browser
+        was redirected, which begins with redirect_uri. None to log in with `concertino login` only.
     Raises ValueError if fields contradict each other. The text shows no secrets.
     """
 
@@ -83,7 +82,7 @@ class OAuth(Struct, frozen=True, kw_only=True, metaclass=HintingStructMeta):
 
     def _check_urls(self) -> None:
         """Raise ValueError unless browsers and authorization servers may use the URLs."""
-        # Imported only here: every client imports this module, and few have such URLs.
+        # Not imported at the top: every client imports this module, and few have such URLs.
         from concertino.http_client.server_url import parse_url
 
         if self.client_metadata_url:

@@ -80,14 +80,14 @@ def choose_auth_method(metadata: IssuerMetadata, has_secret: bool, has_key: bool
     The result is a value of `token_endpoint_auth_method` (RFC 7591):
 
     - "private_key_jwt" for a client with a private key;
-    - "client_secret_basic" for a client with a secret, or "client_secret_post" if the server
-      accepts only that;
+    - "client_secret_basic" for a client with a secret, or "client_secret_post" if the server does
+      not accept "client_secret_basic";
     - "none" for a client with neither.
 
     metadata: the metadata of the authorization server.
     has_secret: whether the client has a secret.
     has_key: whether the client has a private key.
-    Raises AuthorizationError if the server accepts neither method for the secret.
+    Raises AuthorizationError if the client has a secret, and the server accepts neither method.
     """
     if has_key:
         return "private_key_jwt"
@@ -204,11 +204,11 @@ class TokenEndpoint:
         return form, headers
 
 
-def make_error(response: FetchedResponse) -> Exception:
+def make_error(response: FetchedResponse) -> ConnectionError | TokenError:
     """Return the exception for an error response, for the caller to raise.
 
-    It is a ConnectionError if the server has failed or is busy (HTTP 5xx, 429), because the caller
-    may then try again; otherwise a TokenError.
+    Returns a ConnectionError if the server has failed or is busy (HTTP 5xx, 429), because the
+    caller may then try again; otherwise a TokenError.
     """
     try:
         body = _error_decoder.decode(response.body)

@@ -1,8 +1,8 @@
 """IssuerClient: sends small HTTP requests to an authorization server (the issuer of tokens).
 
 The operator of this server configures the issuer's URL, so it is trusted, whatever its address is.
-A URL in the issuer's metadata is not trusted: its host must not be nearer to this machine than the
-issuer, so that a public issuer cannot make this server send requests into its private network.
+A URL in the issuer's metadata is not trusted: if the issuer has a public address, the URL must have
+one, too. So a public issuer cannot make this server send requests into its private network.
 Redirects are not followed.
 """
 
@@ -25,7 +25,8 @@ __all__ = ["IssuerClient"]
 
 T = TypeVar("T")
 
-# For URLs that the operator has configured: they may lead anywhere, with TLS or to this machine.
+# For URLs that the operator has configured. All addresses are allowed, as for URLs that a server on
+# this machine has named.
 TRUSTED = AddressPolicy("loopback")
 
 
@@ -54,9 +55,9 @@ class IssuerClient:
 
         url: the URL, which the operator has configured, or which the issuer's metadata names.
         decoder: decodes the body of a response with the status 200.
-        is_trusted: whether the operator has configured the URL. If not, its host must not be nearer
-            to this machine than the issuer: a public issuer may not name a private address.
-        Returns None for a response with a status below 500 other than 200, such as 404.
+        is_trusted: whether the operator has configured the URL. If not, a public issuer may not
+            name a private address, and only an issuer on this machine an address of this machine.
+        Returns None for a response with any other status than 200, but below 500, such as 404.
         Raises VerifierUnavailable if there is no response in time, or one with a status of 500 or
         more, or if the body cannot be decoded.
         """

@@ -24,14 +24,17 @@ __all__ = ["Introspection"]
 class Introspection:
     """Verifies the access tokens of HTTP requests: asks their issuer about each (RFC 7662).
 
-        verifier = Introspection(ISSUER, f"{ISSUER}/introspect", PUBLIC_URL, "notes", SECRET)
+        verifier = Introspection(
+            ISSUER, f"{ISSUER}/introspect", PUBLIC_URL, client_id="notes", client_secret=SECRET
+        )
         options = HttpOptions(authorization=Authorization((verifier,)))
 
-    Implements TokenVerifier (http/authorization.py).
+    Implements TokenVerifier (http/authorization.py). Answers of the issuer are not cached.
+
     issuer: the URL of the issuer, the authorization server that issues the tokens.
     url: the URL of the issuer's introspection endpoint.
-    audience: for whom tokens must be issued (`aud`), usually the public URL of this server. If
-        there are several, a token must have one of them.
+    audience: for whom tokens must be issued (`aud`), usually the public URL of this server. Of
+        several, a token must have at least one.
     client_id: the id under which this server is registered at the issuer.
     client_secret: the secret of that registration.
     wall_clock: returns the seconds since 1970; for tests.
@@ -76,7 +79,7 @@ class Introspection:
         """Ask the issuer about a token, and return the principal (user) to whom it was issued.
 
         Raises InvalidToken if the token is not acceptable, and VerifierUnavailable if the issuer
-        does not answer or refuses to tell about tokens.
+        does not answer, or refuses the request, for example because of a wrong client_secret.
         """
         fields = {"token": token, "token_type_hint": "access_token"}
         claims = await self._client.post(self._url, fields, self._headers, _decoder)

@@ -41,7 +41,7 @@ ALGORITHMS = (
 )  # fmt: skip
 # The accepted values of the header `typ`: the value of RFC 9068, and the value that most issuers
 # use. Tokens of other types, such as logout tokens, are not access tokens.
-TYPES = frozenset(("at+jwt", "jwt"))
+TOKEN_TYPES = frozenset(("at+jwt", "jwt"))
 LEEWAY_S = 30.0
 
 
@@ -65,7 +65,10 @@ class _Header(Struct, frozen=True):
 
 
 class _Issuer(Struct, frozen=True):
-    """The only claim that is read before the signature is verified."""
+    """The only claim that is read before the signature is verified.
+
+    A token of another issuer is refused without a fetch of keys.
+    """
 
     iss: str = ""
 
@@ -81,11 +84,12 @@ class JwtVerifier:
         verifier = JwtVerifier("https://login.example.com", "https://mcp.example.com/mcp")
         options = HttpOptions(authorization=Authorization((verifier,)))
 
-    Implements TokenVerifier (http/authorization.py).
+    Implements TokenVerifier (http/authorization.py). Needs the extra `concertino[auth]`.
+
     issuer: the URL of the issuer (an authorization server), exactly as its tokens have it in `iss`.
-    audience: for whom tokens must be issued (`aud`), usually the public URL of this server. If
-        there are several, a token must have one of them.
-    algorithms: the accepted algorithms of signatures, such as "RS256"; None for all in ALGORITHMS.
+    audience: for whom tokens must be issued (`aud`), usually the public URL of this server. Of
+        several, a token must have at least one.
+    algorithms: the accepted algorithms of signatures; None for RS*, PS*, ES*, EdDSA and Ed25519.
     jwks_url: the URL of the issuer's keys; None to read it from the issuer's metadata.
     leeway_s: by how much the clocks of the issuer and of this server may differ, in seconds; at
         most 300.
@@ -186,7 +190,7 @@ class JwtVerifier:
             raise InvalidToken("the token is of another issuer")
         if header.alg not in self._algorithms:
             raise InvalidToken("the token is signed with an algorithm that is not allowed")
-        if header.typ.lower().removeprefix("application/") not in TYPES:
+        if header.typ.lower().removeprefix("application/") not in TOKEN_TYPES:
             raise InvalidToken("the token is no access token (typ)")
         if header.crit is not None:
             raise InvalidToken("the token has an extension that is not known (crit)")
@@ -205,6 +209,7 @@ class JwtVerifier:
                     signed = jws.deserialize_compact(token, key, algorithms=[header.alg])
                 claims = _decode_claims(signed.payload)
             except DECODE_ERRORS as exc:
+                # The signature is right. This comes first, since these are ValueErrors, too.
                 text = str(exc) if isinstance(exc, ValidationError) else "no JSON"
                 raise InvalidToken(f"the claims of the token are malformed: {text}") from None
             except (JoseError, ValueError, TypeError):

@@ -42,7 +42,7 @@ MIN_RSA_BITS = 2048
 PublicKey = RSAKey | ECKey | OKPKey
 # Value of `kty` -> class of the key. Symmetric keys are left out: a public key must never be used
 # as a shared secret.
-TYPES: dict[str, type[RSAKey] | type[ECKey] | type[OKPKey]] = {
+KEY_TYPES: dict[str, type[RSAKey] | type[ECKey] | type[OKPKey]] = {
     "RSA": RSAKey,
     "EC": ECKey,
     "OKP": OKPKey,
@@ -93,10 +93,10 @@ class IssuerKeys:
         self._fetching: asyncio.Task[None] | None = None
 
     def find(self, kid: str | None, algorithm: str) -> list[PublicKey]:
-        """Return the fetched keys that may have signed a token. If there is none, call fetch().
+        """Return the fetched keys that may have signed a token.
 
-        If the keys are older than ten minutes, still returns them, and starts a fetch in the
-        background.
+        If there is none, await fetch() and call find() again. Keys that are older than ten minutes
+        are returned, too; a fetch is then started in the background.
         kid: the key id in the token's header; None if it has none.
         algorithm: the signature algorithm in the token's header.
         """
@@ -104,7 +104,7 @@ class IssuerKeys:
         is_old = self._fetched_at is not None and now - self._fetched_at >= MAX_AGE_S
         if is_old and self.may_fetch():
             self._start_fetch()
-        # A key that does not have one of these members may be used for everything.
+        # A key without `alg`, `use` or `key_ops` is not restricted by this member.
         return [
             key
             for members, key in self._keys
@@ -115,14 +115,14 @@ class IssuerKeys:
         ]
 
     async def fetch(self) -> None:
-        """Fetch the keys, because a token names a key that is not known.
+        """Fetch the keys again. Call this if find() does not find the key of a token.
 
-        If a fetch is running, waits for that fetch. If the last fetch was started less than 10 s
-        ago, does not fetch, and raises an error:
-        - InvalidToken if keys have been fetched: the issuer probably has no such key.
-        - VerifierUnavailable if the issuer has never answered.
+        If a fetch is running, waits for that fetch. Raises VerifierUnavailable if the issuer does
+        not answer.
 
-        Also raises VerifierUnavailable if the issuer does not answer now.
+        If the last fetch was started less than 10 s ago, does not fetch, and raises InvalidToken:
+        the issuer probably has no such key. If the issuer has never answered, raises
+        VerifierUnavailable instead.
         """
         if self._fetching is None and not self.may_fetch():
             if self._fetched_at is None:
@@ -188,7 +188,7 @@ _decode_metadata = Decoder(_Metadata)
 
 def _import_key(members: dict[str, Any]) -> PublicKey | None:
     """Return a public key for its fields in a key set; None for a key that must not be used."""
-    kind = TYPES.get(str(members.get("kty")))
+    kind = KEY_TYPES.get(str(members.get("kty")))
     if kind is None:
         return None
     try:

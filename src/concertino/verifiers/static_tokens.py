@@ -69,7 +69,7 @@ _decode = Decoder(_Content).decode
 
 
 class TokenFile:
-    """Reads and writes the file of tokens. state() lets a reader notice a change of the file.
+    """Reads and writes the file of tokens. A change of the file changes the result of state().
 
     path: the path of the file.
     """
@@ -90,7 +90,7 @@ class TokenFile:
             raise ValueError(f"{self.path}: {exc}") from None
 
     def write(self, tokens: Collection[StaticToken]) -> None:
-        """Replace the file in one atomic step by one that only this user can read.
+        """Replace the file in one atomic step. Only this user can read the new file (mode 0600).
 
         tokens: all entries of the new file.
         Raises OSError if the file cannot be written.
@@ -131,8 +131,9 @@ class StaticTokens:
     def verify(self, token: str) -> Principal:
         """Return the principal (user) to whom a token belongs.
 
-        Raises InvalidToken for an unknown or expired token, and ValueError if the file has changed
-        and cannot be read or is malformed. Then no token is accepted.
+        Raises InvalidToken for an unknown or expired token. Raises ValueError if the file has
+        changed and cannot be read or is malformed: then no token is accepted, and requests are
+        answered with status 503.
         """
         self._reload()
         digest = sha256(token.encode()).hexdigest()
