@@ -132,8 +132,8 @@ def _is_of_person(key: str, login: Login) -> bool:
 
     key: the name of the login, from login_key().
     """
-    # The key is a hash, so compare it with all keys that a person's login may have. The settings may
-    # have had no client id.
+    # The key is a hash, so compare it with all keys of a person's logins. The settings may have had
+    # no client id.
     ids = ("", login.client.client_id)
     return any(key == login_key(login.server, id, grant) for id in ids for grant in PERSON_GRANTS)
 
