@@ -179,10 +179,10 @@ class _Linter:
     def check_documents(self, documents: list[Document]) -> None:
         """Check the fields, links and names of the documents."""
         for document in documents:
-            first = _first_line(self._loader.resources, document.path)
+            body_line = _body_line(self._loader.resources, document.path)
             self._add("resources", document.path, _missing_fields(document))
             self._add("resources", document.path, _wrong_tokens(document, self._count))
-            self._add("resources", document.path, self._links.check_document(document, first))
+            self._add("resources", document.path, self._links.check_document(document, body_line))
         for path, problem in _ambiguous_names(self._registry):
             self._add("resources", path, (problem,))
         for item in self._registry.find_shadowed():
@@ -195,9 +195,9 @@ class _Linter:
         if state is None:
             return
         for path, prompt in state.parsed.items():
-            first = _first_line(state, path)
+            body_line = _body_line(state, path)
             self._add("prompts", path, _prompt_problems(prompt, path, self._registry))
-            self._add("prompts", path, self._links.check_uris(prompt.body, first))
+            self._add("prompts", path, self._links.check_uris(prompt.body, body_line))
 
     def check_reachability(self, documents: list[Document]) -> None:
         """Check whether a search for a document's own words finds the document.
@@ -215,12 +215,12 @@ def _problem(rule: Rule, message: str) -> LibraryProblem:
 
 
 # The type of the parsed files does not matter, so it is Any.
-def _first_line(state: FolderState[Any] | None, path: str) -> int:
+def _body_line(state: FolderState[Any] | None, path: str) -> int:
     """Return the line number in the file at which its body begins; 1 if there is no such file."""
-    if state is None or (found := state.found.get(path)) is None:
+    if state is None or (file := state.files.get(path)) is None:
         return 1
     try:
-        text = decode_text(state.folder.read(found)[0])
+        text = decode_text(state.folder.read(file)[0])
     except FileMissing:
         return 1
     return 1 if text is None else parse_front_matter(text).body_line
@@ -247,19 +247,19 @@ def _wrong_tokens(document: Document, count: Counter) -> Findings:
 
 def _ambiguous_names(registry: DocumentRegistry) -> Iterator[tuple[str, LibraryProblem]]:
     """Yield (path, problem) for each file that shares a name with another file."""
-    for name, items in registry.ambiguities().items():
+    ambiguities = registry.ambiguities()
+    for name, items in ambiguities.items():
         for item in items:
-            others = ", ".join(other.uri for other in items if other is not item)
-            # Whether the shared name is the id of this document and of another one.
-            same_id = isinstance(item, Document) and any(
-                isinstance(other, Document) and other is not item and other.id == item.id == name
-                for other in items
-            )
-            # Skip an id with a directory or category before it: the id alone is reported already.
-            if "/" in name and same_id:
+            others = [other for other in items if other is not item]
+            ids = {other.id for other in others if isinstance(other, Document)}
+            # The id of this document, if another document has the same id.
+            shared_id = item.id if isinstance(item, Document) and item.id in ids else None
+            # Skip an id with a directory or category before it if the id alone is reported.
+            if shared_id in ambiguities and name.endswith(f"/{shared_id}"):
                 continue
-            rule: Rule = "duplicate-id" if same_id else "ambiguous-name"
-            yield item.path, _problem(rule, f"{name!r} could be {others} too")
+            rule: Rule = "duplicate-id" if name == shared_id else "ambiguous-name"
+            uris = ", ".join(other.uri for other in others)
+            yield item.path, _problem(rule, f"{name!r} could be {uris} too")
 
 
 class _LinkChecker:
@@ -273,12 +273,12 @@ class _LinkChecker:
         self._registry = registry
         self._scheme = scheme
 
-    def check_document(self, document: Document, first: int) -> Findings:
+    def check_document(self, document: Document, body_line: int) -> Findings:
         """Yield a problem for each broken link of a document.
 
-        first: the line number in the file at which its body begins.
+        body_line: the line number in the file at which its body begins.
         """
-        yield from self.check_uris(document.body, first)
+        yield from self.check_uris(document.body, body_line)
         # Related resources are URIs or ids.
         for name in document.related:
             uri = name if "://" in name else f"{self._scheme}://{name}"
@@ -288,6 +288,7 @@ class _LinkChecker:
         for line, text in lines_outside_fences(document.body):
             for link in LINK.finditer(CODE.sub("", text)):
                 target = unquote(link[1].partition("#")[0].partition("?")[0])
+                # A path from the root of a website says nothing about the library.
                 if not target or target.startswith("/"):
                     continue
                 if ANY_SCHEME.match(target) or PLACEHOLDER.search(target):
@@ -296,13 +297,13 @@ class _LinkChecker:
                 path = os.path.normpath(os.path.join(folder, target))  # noqa: PTH118
                 if not self._registry.has_path(path.rstrip("/")):
                     message = f"{link[1]}: there is no {path}"
-                    yield LibraryProblem("broken-link", first + line, message)
+                    yield LibraryProblem("broken-link", body_line + line, message)
 
-    def check_uris(self, body: str, first: int) -> Findings:
+    def check_uris(self, body: str, body_line: int) -> Findings:
         """Yield a problem for each URI in a text that has the library's scheme and cannot be read.
 
-        body: the text, in which URIs may be parts of links or stand alone.
-        first: the line number in the file at which the text begins.
+               body: the text, in which URIs may be parts of links or stand alone.
+        body_line: the line number in the file at which the text begins.
         """
         prefix = f"{self._scheme}://"
         pattern = re.compile(rf"{re.escape(prefix)}[^\s)\"'`|\]]*")
@@ -313,21 +314,22 @@ class _LinkChecker:
                 if uri == prefix or PLACEHOLDER.search(uri):
                     continue
                 if defect := self._find_defect(uri):
-                    yield LibraryProblem("broken-link", first + line, defect)
+                    yield LibraryProblem("broken-link", body_line + line, defect)
 
     def _find_defect(self, uri: str) -> str:
         """Return a description of the defect of a URI; "" if the URI can be read."""
+        # The same cases as in ResourceReader.read().
         registry = self._registry
         parts = split_uri(self._scheme, uri)
         if parts is None:
             return f"{uri}: expected a URI of the scheme {self._scheme}"
         key, query = parts
-        category, slash, rest = key.rpartition("/")
-        if rest == MATCH and "/" not in category:
-            known = registry.category(category) if slash else None
-            if slash and known is None:
-                return f"{uri}: there is no category {category!r}"
-            return self._find_query_defect(uri, query, known)
+        before, slash, last = key.rpartition("/")
+        if last == MATCH and "/" not in before:
+            category = registry.category(before) if slash else None
+            if slash and category is None:
+                return f"{uri}: there is no category {before!r}"
+            return self._find_query_defect(uri, query, category)
 
         if key == REGISTRY or registry.category(key.removesuffix("/")) is not None:
             return ""
@@ -343,9 +345,10 @@ class _LinkChecker:
         query: str | None,
         category: str | None,
     ) -> str:
-        """Return a description of the defect of a search URI; "" if the URI can be read.
+        """Return a description of the defect of a search URI; "" if there is none.
 
-        query: the part of the URI after `?`; None if there is none.
+        query: the part of the URI after `?`. None if there is none: the text then speaks of
+            searches in general, which is no defect.
         category: the category in the path of the URI; None if it searches all categories.
         """
         try:
@@ -378,7 +381,8 @@ def _prompt_problems(prompt: PromptFile, path: str, registry: DocumentRegistry) 
         for name in sorted(names - set(filter(None, used))):
             yield _problem("prompt", f"arguments: {name!r} is nowhere in the text")
 
-    # `${name}` is common in examples, so only `{{name}}` without an argument is a defect.
+    # `${name}` is common in examples, so only `{{name}}` without spaces is a defect if there is no
+    # such argument.
     for name in sorted({name for name in used if name and name not in names}):
         if f"{{{{{name}}}}}" in prompt.body:
             message = f"{{{{{name}}}}} stays as it is: there is no argument of this name"
