@@ -77,7 +77,7 @@ from concertino.library.document_registry import DocumentRegistry
 cache = Cache("bench", Path(sys.argv[2]))
 folder = Folder(sys.argv[1], max_file_bytes=2**22, max_files=10**6)
 collection = FileLoader("orchestr8", folder, None)
-collection.known = cache.documents()
+collection.cached = cache.documents()
 shelf = DocumentRegistry()
 shelf.apply(collection.refresh())
 index = Index.build(shelf.documents(), cache=cache)

@@ -285,6 +285,20 @@ async def test_subscribers_are_told_of_what_they_watch(tmp_path: Path) -> None:
         ]
 
 
+@on_a_loop
+async def test_subscribers_of_a_catalogue_with_a_slash_are_told(tmp_path: Path) -> None:
+    backend = library(tmp_path)
+    async with Served(backend) as served:  # pyright: ignore[reportArgumentType]
+        await served.ask("resources/subscribe", uri="orchestr8://agents/")
+        await listening(backend)
+        put(tmp_path, "resources/agents/one.md", "# One\n\nsame\n\nomega\n")
+        await until(lambda: has_method(served, "resources/updated"))
+        assert ("resources/updated", {"uri": "orchestr8://agents/"}) in [
+            (method.removeprefix("notifications/"), {"uri": params.get("uri")})
+            for method, params in served.heard
+        ]
+
+
 async def has_method(served: Served, method: str) -> bool:
     return method in in_order(served.heard)
 

@@ -165,7 +165,7 @@ def test_an_index_that_tantivy_cannot_open_is_made_anew(
     assert workplace is not None
     for path in workplace.folder.glob("*.term"):
         path.write_bytes(b"")
-    cache.save(state.documents, state.next_number, state.dead, workplace)
+    cache.save(state.documents, state.next_number, state.removed_count, workplace)
     again = Index.build(DOCUMENTS, cache=Cache("library", folder))
     assert len(again.search(Query("common", max_results=100)).hits) == 60
     assert "made anew" in caplog.text
@@ -255,7 +255,7 @@ def test_a_cached_document_that_is_not_of_its_file_is_read_again(tmp_path: Path)
         )
         known = make_document("a", "pears", category="notes")
         known = replace(known, size=own.size, mtime_ns=own.mtime_ns)
-        loader.known = {own.path: replace(known, **change)}
+        loader.cached = {own.path: replace(known, **change)}
         [item] = loader.refresh().items.values()
         assert isinstance(item, Document)
         assert (item.uri, item.category) == ("orchestr8://notes/a", "notes")

@@ -141,7 +141,7 @@ def _build_index(args: Namespace) -> Index:
 
     loader = FileLoader(library.scheme, library.resources, None)
     if cache is not None:
-        loader.known = cache.documents()
+        loader.cached = cache.documents()
     registry = DocumentRegistry()
     registry.apply(loader.refresh())
     return Index.build(registry.documents(), cache=cache, count=count_tokens)

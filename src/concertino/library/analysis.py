@@ -8,8 +8,9 @@
   `NodeJS` and `nodejs` share a term, as do `CI/CD` and `cicd`, or `camelCase` and `camel_case`.
 - Chinese, Japanese and Korean text, which has no spaces, becomes pairs of characters.
 
-The terms of each word are remembered, since the documents of a library repeat their words. The
-stemmer is that of the package tantivy.
+A text is split into *runs* at its spaces, a run into *words*, a word into *pieces* at its signs,
+and a piece in camelCase into *humps*. The terms of each run are remembered, since the documents of
+a library repeat their words. The stemmer is that of the package tantivy.
 """
 
 from __future__ import annotations
@@ -36,8 +37,7 @@ MAX_TERM = 64
 # pieces is probably a path or a function call.
 MAX_COMPOUND = 2
 
-# A run is a sequence of characters between two spaces. The terms of at most this many different
-# runs are remembered, which takes about 30 MB.
+# The terms of at most this many different runs are remembered, which takes about 30 MB.
 MAX_REMEMBERED = 200_000
 # The longest run whose terms are remembered, in characters. Longer runs are hardly ever repeated.
 MAX_RUN = 200
@@ -48,12 +48,12 @@ WORD = re.compile(r"\.?[^\W_]+(?:[.+#/&'\u2019_-]+[^\W_]+)*(?:\+\+|#)?")
 
 # A table for bytes.translate(), which replaces each UTF-8 byte that is not part of a word by a
 # space. Splitting at spaces then takes a third of the time of WORD.
-RUNS = bytes(
+TO_RUNS = bytes(
     byte if byte > 127 or chr(byte).isalnum() or chr(byte) in ".+#/&'_-" else ord(" ")
     for byte in range(256)
 )
 
-# The pieces of a word, between signs; and the humps of a piece in camelCase.
+# One piece: a word such as C++, a letter such as C#, or letters and digits without signs.
 PIECE = re.compile(r"[^\W_]+\+\+|[A-Za-z]#(?![^\W_])|[^\W_]+")
 HUMP = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
 
@@ -133,11 +133,13 @@ class Analyser:
 
     def analyse(self, text: str) -> str:
         """Return the terms of a text in order, joined by spaces; "" if it has none."""
+        # Another thread may be reading the terms. A missing entry is only computed again.
         if len(self._terms) > MAX_REMEMBERED:
             self._terms.clear()
+        # A text from JSON may contain lone surrogates, which strict UTF-8 cannot encode.
         runs = (
             text.encode("utf-8", "surrogatepass")
-            .translate(RUNS)
+            .translate(TO_RUNS)
             .decode("utf-8", "surrogatepass")
             .split()
         )
@@ -148,12 +150,13 @@ class Analyser:
         return WORD.findall(text)
 
     def terms(self, word: str) -> list[str]:
-        """Return the terms of one word; [] for a stop word such as "the"."""
+        """Return the terms of one word: several for "node.js", [] for a stop word."""
         return self.analyse(word).split()
 
     def stems(self, words: list[str]) -> list[str]:
-        """Return the stem of each word. Unlike analyse(), it does not remember the stems.
+        """Return the stem of each word, also of a stop word.
 
+        The stems are not remembered, because spelling.py tries many words that occur only once.
         words: words that consist of a-z and digits only.
         """
         return self._terms.stemmer.analyze(" ".join(words))
@@ -162,7 +165,7 @@ class Analyser:
 class _TermCache(dict[str, str]):
     """Maps a run, which is text without spaces, to its terms with spaces between them.
 
-    A missing entry is computed when it is looked up.
+    A missing entry is computed when it is looked up, also by `self[word]` in these methods.
     """
 
     def __init__(self, stemmer: TextAnalyzer) -> None:
@@ -175,7 +178,9 @@ class _TermCache(dict[str, str]):
             terms = self._term(run.lower())
         # The run is one word, for example with signs or in camelCase.
         elif run.isalnum() or WORD.fullmatch(run):
-            terms = " ".join(dict.fromkeys(" ".join(self._terms_of_word(run)).split()))
+            # Each item may be several terms or none. Keep their order, and each term once.
+            words = " ".join(self._terms_of_word(run)).split()
+            terms = " ".join(dict.fromkeys(words))
         else:
             terms = " ".join(filter(None, [self[word] for word in WORD.findall(run)]))
 
@@ -226,10 +231,7 @@ class _TermCache(dict[str, str]):
         return terms
 
     def _terms_of_piece(self, piece: str) -> list[str]:
-        """Return the terms of one piece: the whole piece, and the words in it if it is camelCase.
-
-        A piece is the part of a word between two signs.
-        """
+        """Return the terms of one piece: the whole piece, and its humps if it is camelCase."""
         lower = piece.lower()
         terms = [self._term(lower)]
         if piece != lower and piece.isascii() and lower not in NAMES:

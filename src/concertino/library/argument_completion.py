@@ -74,10 +74,10 @@ def _prompt_values(documents: DocumentRegistry, name: str, argument: str) -> Ite
         raise unknown_name("prompt", name[:QUOTED], "ref")
     for accepted in prompt.accepted_arguments:
         if accepted.name == argument:
-            return accepted.values or [
-                *filter(None, (accepted.default,)),
-                *_variable_values(documents, argument, {}),
-            ]
+            if accepted.values:
+                return accepted.values
+            defaults = [accepted.default] if accepted.default else []
+            return [*defaults, *_variable_values(documents, argument, {})]
     raise _unknown_argument(f"the prompt {name[:QUOTED]}", argument)
 
 
@@ -96,11 +96,11 @@ def _variable_values(
         return sorted({tag for document in documents.documents() for tag in document.tags})
     if name == "id":
         # In the template `SCHEME://{category}/{+id}`, a value of `id` is the part of a URI that
-        # follows the category.
+        # follows the category. Until the client has chosen a category, suggest the ids of all.
         category = documents.category(others.get("category", ""))
         return sorted(
             {
-                document.uri.partition("://")[2].partition("/")[2] or document.id
+                document.uri.partition("://")[2].partition("/")[2]
                 for document in documents.documents()
                 if document.category and (category is None or document.category == category)
             }
@@ -119,7 +119,7 @@ def _rank(text: str, values: Iterable[str], prefix: str = "") -> CompleteResult:
     # Sorting is stable: each of the two groups keeps its order.
     found.sort(key=lambda value: not value.casefold().startswith(wanted))
     shown = [prefix + value for value in found[:MAX_VALUES]]
-    return CompleteResult(Completion(shown, len(found), len(found) > MAX_VALUES))
+    return CompleteResult(Completion(shown, total=len(found), has_more=len(found) > MAX_VALUES))
 
 
 def _unknown_argument(owner: str, name: str) -> RpcError:

@@ -92,14 +92,14 @@ class CacheFile(Struct, frozen=True, array_like=True):
     documents: all documents of the library.
     numbers: the number of each document in the search index, in the order of `documents`.
     next_number: the number that the next new document gets.
-    dead: how many removed documents the search index still counts in the frequencies of words.
+    removed_count: how many removed documents tantivy still includes in its frequencies of words.
     files: name -> content of the files of the search index.
     """
 
     documents: list[Document]
     numbers: list[int]
     next_number: int
-    dead: int
+    removed_count: int
     files: dict[str, bytes]
 
 
@@ -143,6 +143,7 @@ class IndexDirectory:
 
     def files(self) -> dict[str, bytes]:
         """Read the files of the index: name -> content, without lock files. Raises OSError."""
+        # LOCK is the lock of this process; the files with the suffix `.lock` are tantivy's locks.
         return {
             path.name: path.read_bytes()
             for path in sorted(self.folder.iterdir())
@@ -153,8 +154,8 @@ class IndexDirectory:
 class Cache:
     """Reads and writes the cache file of one library: its parsed documents and its search index.
 
-    name: a string that is different for each library: the path of its directory, and the options
-        that affect its documents. The name of the cache file is a hash of it.
+    name: a string that identifies the library. It must contain the path of the directory and all
+        options that affect the documents. The file name is a hash of this string.
     folder: the directory with the cache files of all libraries; None for cache_folder().
 
     Attributes:
@@ -178,7 +179,7 @@ class Cache:
         return {} if content is None else {doc.path: doc for doc in content.documents}
 
     def load(self) -> CacheFile | None:
-        """Return the content of the cache file. Later calls return the same object again.
+        """Return the content of the cache file. Until release(), calls return the same object.
 
         Returns None if there is no cache file, or if it is invalid. Raises TargetError if tantivy
         is not installed.
@@ -192,7 +193,7 @@ class Cache:
     def release(self) -> None:
         """Free the content that load() has read, which takes as much memory as the library.
 
-        load() returns None from now on.
+        From now on, load() returns None and documents() returns {}.
         """
         self._content = None
 
@@ -201,7 +202,8 @@ class Cache:
     ) -> IndexDirectory | None:
         """Create a new IndexDirectory: in /dev/shm if there is space, else in the cache directory.
 
-        Also removes directories that killed processes have left there.
+        Also removes directories that killed processes have left in these two places.
+
         files: name -> content of the files to write into it; None for an empty directory.
         document_bytes: the total size of the documents, from which this method estimates the space
             that the index needs.
@@ -216,6 +218,7 @@ class Cache:
         except OSError:
             pass
 
+        # There is at least one parent, so the loop returns or replaces this value.
         problem = OSError()
         for parent in parents:
             try:
@@ -230,15 +233,18 @@ class Cache:
         self,
         documents: Mapping[int, Document],
         next_number: int,
-        dead: int,
+        removed_count: int,
         index: IndexDirectory,
     ) -> None:
-        """Write the cache file, and remove the oldest ones if all together exceed the limits.
+        """Write the cache file. A failure is logged.
 
-        Raises nothing: a failure is logged.
+        Then remove the least recently used cache files of all libraries above MAX_FILES and
+        MAX_FOLDER_BYTES.
+
         documents: number in the index -> document.
         next_number: the number that the next new document gets.
-        dead: how many removed documents the search index still counts in the frequencies of words.
+        removed_count: how many removed documents tantivy still includes in its frequencies of
+            words.
         index: the directory with the files of the index.
         """
         try:
@@ -246,7 +252,7 @@ class Cache:
                 documents=list(documents.values()),
                 numbers=list(documents),
                 next_number=next_number,
-                dead=dead,
+                removed_count=removed_count,
                 files=index.files(),
             )
             payload = msgspec.msgpack.encode(content)
@@ -342,8 +348,8 @@ def _is_consistent(content: CacheFile) -> bool:
     # save() writes documents in the ascending order of their numbers.
     bounds = [-1, *numbers, content.next_number]
     is_ascending = all(low < high for low, high in pairwise(bounds))
-    has_counts = content.dead >= 0 and content.next_number < MAX_NUMBER
-    return is_ascending and has_counts and all(starmap(_is_index_file, content.files.items()))
+    is_plausible = content.removed_count >= 0 and content.next_number < MAX_NUMBER
+    return is_ascending and is_plausible and all(starmap(_is_index_file, content.files.items()))
 
 
 def _is_index_file(name: str, data: bytes) -> bool:

@@ -23,10 +23,11 @@ MAX_BYTES = 4 * 2**20
 
 
 def render_registry(documents: DocumentRegistry, scheme: str, count: Counter) -> str:
-    """Return the registry, as JSON: the size of each category, and an entry for each file.
+    """Return the registry, as JSON: what the categories contain, and an entry for each file.
 
-    Each category has the URI of its catalogue. A category with the name `match` has no URI, because
-    the URI with this name stands for a search.
+    For each category, the registry has the number of documents, their tokens, and the URI of the
+    category's catalogue. A category `match` has no URI, because `SCHEME://match` is a search.
+
     documents: the files of the library.
     scheme: the scheme of the library's URIs.
     count: counts the tokens of a text.
@@ -58,7 +59,9 @@ def render_category(
     category: str,
     count: Counter,
 ) -> str:
-    """Return the catalogue of a category, as JSON: its size, and an entry for each file.
+    """Return the catalogue of a category, as JSON, with an entry for each file.
+
+    It also has the number of documents and of their tokens.
 
     documents: the files of the library.
     scheme: the scheme of the library's URIs.

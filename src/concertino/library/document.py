@@ -27,7 +27,7 @@ class Document(Struct, frozen=True):
     body: the text without the front matter.
     estimated_tokens: the author's value in the front matter, which may be wrong; None if there is
         none.
-    related: the URIs or ids of other documents in the front matter, unchanged.
+    related: the value in the front matter, unchanged: URIs or ids of other documents.
     path: the path relative to the directory of resources, with `/` as separator.
     size: the size of the file, in bytes.
     mtime_ns: the modification time of the file, in nanoseconds.

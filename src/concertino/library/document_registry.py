@@ -63,7 +63,7 @@ class Ambiguous(Exception):
 
 
 class DocumentRegistry:
-    """Finds the files and prompts of one library. It is empty until apply() adds files.
+    """Finds the files and prompts of one library by name. It is empty until apply() adds files.
 
     The key of a file is the part of its URI after `SCHEME://`, which follows from its path. Aliases
     are shorter names, such as the file name alone, by which clients may also refer to a file. Any
@@ -172,26 +172,28 @@ class DocumentRegistry:
             # `agent/go` means `agents/go`, if there is a category `agents` and no `agent`.
             name, slash, rest = key.partition("/")
             if slash and (category := self._find_category(name)) is not None and category != name:
-                return self._find_alias(f"{category}/{rest}")
-            return self._find_alias(key)
+                return self._find_by_any_name(f"{category}/{rest}")
+            return self._find_by_any_name(key)
 
-    def _find_alias(self, key: str) -> Item | None:
+    def _find_by_any_name(self, name: str) -> Item | None:
         """Return the file with this key, path, link or alias; None if there is none.
 
         Raises Ambiguous if it is an alias of several files. The caller holds the lock.
         """
-        # Look for a file with this key, with this path, and behind a symbolic link with this path,
-        # whether the client has written the `.md` of the link or not.
-        for path in (
-            self._keys.get(key, ""),
-            key,
-            self._links.get(key, ""),
-            self._links.get(f"{key}.md", ""),
-        ):
-            if path in self._items:
+        candidates = (
+            # The name is a key.
+            self._keys.get(name),
+            # It is the path of a file.
+            name,
+            # It is the path of a symbolic link, with or without the `.md` of the link.
+            self._links.get(name),
+            self._links.get(f"{name}.md"),
+        )
+        for path in candidates:
+            if path is not None and path in self._items:
                 return self._items[path]
 
-        paths = self._aliases.get(key, ())
+        paths = self._aliases.get(name, ())
         if len(paths) > 1:
             raise Ambiguous(sorted(self._items[path].uri for path in paths))
         return next((self._items[path] for path in paths), None)
@@ -216,6 +218,7 @@ class DocumentRegistry:
 
     def find_path(self, path: str) -> Item | None:
         """Return the file with this path in the directory of resources; None if there is none."""
+        # A single look-up in a dict needs no lock.
         return self._items.get(path)
 
     def has_path(self, path: str) -> bool:
@@ -233,8 +236,10 @@ class DocumentRegistry:
     def ambiguities(self) -> dict[str, list[Item]]:
         """Return alias -> files, for each alias that several files have. For `concertino lint`.
 
-        An alias is a short name by which clients may refer to a file. It is left out here if it is
-        also the key of a file, and so means this file, or if it contains more than one `/`.
+        An alias is a short name by which clients may refer to a file. Two kinds are left out:
+
+        - an alias that is also the key of a file, because it means that file;
+        - an alias with more than one `/`, because the same files also share a shorter alias.
         """
         with self._lock:
             return {
@@ -246,7 +251,8 @@ class DocumentRegistry:
     def find_shadowed(self) -> list[Item]:
         """Return the files that clients cannot read by their URI. For `concertino lint`.
 
-        The URI of such a file means another file, the list of all files (registry) or a search.
+        The URI of such a file means something else: another file, the registry (the list of all
+        files), or a search.
         """
         with self._lock:
             keys = ((path, key_of(path)) for path in sorted(self._items))
@@ -306,9 +312,9 @@ def aliases_of(item: Item) -> Iterable[str]:
     """Return the aliases of a file: the names by which clients may refer to it in a URI.
 
     A document has three names: its file name, the file name without suffix, and its id. Any other
-    file has only its file name. Each name is an alias in three forms: alone, after the file's
-    directory, and after the file's category. The key of the file, which is the part of its own URI
-    after `SCHEME://`, is not an alias.
+    file has only its file name. Each name is an alias in three forms: alone, after the path of the
+    directory, and after the category. For `agents/dev/go.md`, the name `go.md` gives `go.md`,
+    `agents/dev/go.md` and `agents/go.md`. The key of the file, here `agents/dev/go`, is no alias.
     """
     path = item.path
     folder, _, name = path.rpartition("/")

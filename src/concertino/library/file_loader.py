@@ -42,15 +42,15 @@ class FolderState(Generic[Parsed]):
 
     folder: the directory, whose files it lists and reads.
     parse: called with a Markdown file and its bytes. Returns the parsed file (None if the file is
-        invalid) and a list of its problems, which are its defects.
+        invalid) and a list of its defects.
     parse_other: called with each file that is not Markdown, and with each Markdown file for which
-        `parse` has returned None. Returns the parsed file, without reading the file. None to leave
-        all these files out.
+        `parse` has returned None. Returns the parsed file, and must not read it. Pass None to leave
+        these files out.
 
     Attributes:
-    found: path -> file, for all files of the directory at the latest refresh().
+    files: path -> file, for all files of the directory at the latest refresh().
     parsed: path -> parsed file.
-    problems: path -> problems of the file.
+    problems: path -> defects of the file.
     links: path of a symbolic link -> path of its file.
     """
 
@@ -61,7 +61,7 @@ class FolderState(Generic[Parsed]):
         parse_other: Callable[[FoundFile], Parsed] | None,
     ) -> None:
         self.folder = folder
-        self.found: dict[str, FoundFile] = {}
+        self.files: dict[str, FoundFile] = {}
         self.parsed: dict[str, Parsed] = {}
         self.problems: dict[str, list[LibraryProblem]] = {}
         self.links: dict[str, str] = {}
@@ -78,9 +78,10 @@ class FolderState(Generic[Parsed]):
         """List the directory again, and parse the files that are new or have changed. Blocks.
 
         under: the path of the file or directory to look at; "" for the whole directory.
-        find_cached: called with each new or changed file; returns the parsed file from a cache, or
-            None if the file must be read.
-        distrust: whether to read files even if their size and modification time are unchanged.
+        find_cached: called with each file that may have changed; returns the parsed file from a
+            cache, or None if the file must be read.
+        distrust: True if all files below `under` may have changed; False if only those may have
+            changed whose size or modification time differs from the latest refresh().
         Returns three values:
         - path -> parsed file, for the new and changed files;
         - the paths of removed files, and of those that have become invalid;
@@ -93,23 +94,24 @@ class FolderState(Generic[Parsed]):
 
         removed = self._forget_missing(under, listing)
         changed: dict[str, Parsed] = {}
-        for path, found in listing.files.items():
-            if not distrust and self.found.get(path) == found:
+        for path, file in listing.files.items():
+            if not distrust and self.files.get(path) == file:
                 # The file has not changed, so its problems have not changed either.
                 problems[path] = self.problems.get(path, [])
                 continue
             before = self.parsed.get(path)
-            self.found[path] = found
-            parsed = find_cached(found)
+            self.files[path] = file
+            parsed = find_cached(file)
             if parsed is None:
-                parsed, problems[path] = self._read(found)
+                parsed, problems[path] = self._read(file)
             if parsed is None:
                 # The file is invalid. Report it as removed if it was valid before.
                 self.parsed.pop(path, None)
                 if before is not None:
                     removed.add(path)
             elif parsed != before:
-                self.parsed[path] = changed[path] = parsed
+                self.parsed[path] = parsed
+                changed[path] = parsed
 
         messages = [
             f"{path or '.'}: {problem.message}"
@@ -126,9 +128,9 @@ class FolderState(Generic[Parsed]):
         Returns the paths of the forgotten files that were parsed.
         """
         removed: set[str] = set()
-        for path in [path for path in self.found if is_below(path, under)]:
+        for path in [path for path in self.files if is_below(path, under)]:
             if path not in listing.files:
-                del self.found[path]
+                del self.files[path]
                 if self.parsed.pop(path, None) is not None:
                     removed.add(path)
         return removed
@@ -141,28 +143,29 @@ class FolderState(Generic[Parsed]):
     ) -> None:
         """Replace the problems and links below `under`."""
         self.problems = _not_below(under, self.problems)
-        self.problems |= {path: found for path, found in problems.items() if found}
+        self.problems |= {path: defects for path, defects in problems.items() if defects}
         self.links = _not_below(under, self.links) | links
 
     @property
     def has_links(self) -> bool:
         """Return whether any file was found through a symbolic link."""
-        return bool(self.links) or any(path != found.target for path, found in self.found.items())
+        return bool(self.links) or any(path != file.target for path, file in self.files.items())
 
-    def _read(self, found: FoundFile) -> ParseResult[Parsed]:
+    def _read(self, file: FoundFile) -> ParseResult[Parsed]:
         """Read and parse a file. A file that cannot be read becomes None and a problem."""
-        if not is_markdown(found.path):
-            return (None if self._parse_other is None else self._parse_other(found)), []
+        if not is_markdown(file.path):
+            return (None if self._parse_other is None else self._parse_other(file)), []
         try:
-            data, status = self.folder.read(found)
+            data, status = self.folder.read(file)
         except FileMissing as exc:
             return None, [exc.problem]
 
         # The file may have changed between listing and reading.
-        found = self.found[found.path] = replace(found, size=len(data), mtime_ns=status.st_mtime_ns)
-        parsed, problems = self._parse(found, data)
+        file = replace(file, size=len(data), mtime_ns=status.st_mtime_ns)
+        self.files[file.path] = file
+        parsed, problems = self._parse(file, data)
         if parsed is None and self._parse_other is not None:
-            parsed = self._parse_other(found)
+            parsed = self._parse_other(file)
         return parsed, problems
 
 
@@ -170,14 +173,16 @@ class FileLoader:
     """Loads the resources and prompts of a library. Call refresh() from one thread at a time.
 
     scheme: the scheme of the URIs.
-    resources, prompts: the two directories; None for a directory that the library does not have.
+    resources, prompts: the two directories; None for a directory that the library does not have. If
+        `prompts` lies inside `resources`, it is excluded from the listings of `resources`.
     log: the logger for new defects of files; None to log nothing.
 
     Attributes:
     resources, prompts: the parsed files of the two directories; None for a directory that the
         library does not have.
-    known: path -> cached document, for the first refresh(), which does not read a file if it has
-        the size and the modification time of its cached document. Empty afterwards.
+    cached: path -> cached document. The owner may set it before the first refresh(), which then
+        does not read a file with the size and modification time of its cached document. That
+        refresh() empties it.
     """
 
     def __init__(
@@ -206,11 +211,10 @@ class FileLoader:
         self.prompts: FolderState[PromptFile] | None = (
             None if prompts is None else FolderState(prompts, parse_prompt, None)
         )
-        self.known: Mapping[str, Document] = {}
+        self.cached: Mapping[str, Document] = {}
         self._scheme = scheme
         self._log = log
-        # The directory of prompts may lie inside the directory of resources, but prompts are not
-        # resources.
+        # Prompts are not resources.
         if resources is not None and prompts is not None:
             resources.excluded = prompts
 
@@ -228,8 +232,8 @@ class FileLoader:
         if self.resources is not None:
             links = self.resources.links
             for under in _paths_to_refresh(self.resources, paths):
-                # A path that the watcher has reported was changed. So read the file, even if its
-                # size and modification time are the same.
+                # The watcher has reported a path: read the file, even if its size and modification
+                # time are the same. For the whole directory, "", that would take too long.
                 changed, removed, new_messages = self.resources.refresh(
                     under, self._find_cached, distrust=bool(under)
                 )
@@ -250,19 +254,19 @@ class FileLoader:
                 messages += new_messages
 
         # Only the first refresh needs the cached documents.
-        self.known = {}
+        self.cached = {}
         self._log_problems(messages)
         return change
 
-    def _find_cached(self, found: FoundFile) -> Item | None:
+    def _find_cached(self, file: FoundFile) -> Item | None:
         """Return the cached document of a file; None if there is none, or if it is out of date."""
-        cached = self.known.get(found.path)
-        if cached is None or (cached.size, cached.mtime_ns) != (found.size, found.mtime_ns):
+        cached = self.cached.get(file.path)
+        if cached is None or (cached.size, cached.mtime_ns) != (file.size, file.mtime_ns):
             return None
         # Do not trust the cache file: the URI and the category must follow from the path.
         is_valid = (cached.uri, cached.category) == (
-            uri_of(self._scheme, key_of(found.path)),
-            category_of(found.path),
+            uri_of(self._scheme, key_of(file.path)),
+            category_of(file.path),
         )
         return cached if is_valid else None
 
@@ -300,6 +304,7 @@ def _relative_paths(state: FolderState[Parsed], paths: Iterable[str]) -> Iterato
     """
     # The watcher may report a path below the directory's own path or below its real path.
     folder = state.folder.path
+    # The join() with "" adds a slash at the end.
     roots = {os.path.join(root, "") for root in (folder, os.path.realpath(folder))}  # noqa: PTH118
     for path in paths:
         for root in roots:

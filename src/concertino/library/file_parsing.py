@@ -25,7 +25,7 @@ MARKDOWN = "text/markdown"
 # The largest number of items of a list in the front matter.
 MAX_ITEMS = 256
 # The largest number of characters of a list item, a title or a description.
-MAX_ITEM = 1000
+MAX_TEXT = 1000
 # The largest number of characters of a prompt's name.
 MAX_NAME = 128
 
@@ -81,7 +81,7 @@ def mime_type_of(path: str) -> str | None:
 
 
 def decode_text(data: bytes) -> str | None:
-    """Decode the bytes of a file as UTF-8, without a byte order mark.
+    """Decode the bytes of a file as UTF-8, and remove a byte order mark.
 
     Returns None if the file is no text: if it is not UTF-8 or contains a NUL.
     """
@@ -118,7 +118,7 @@ def parse_document(
         capabilities = capabilities or outline.capabilities
 
     key = key_of(found.path)
-    stem = _replace_invalid_bytes(found.path.rpartition("/")[2].rpartition(".")[0] or key)
+    stem = _replace_invalid_bytes(found.path.rpartition("/")[2].rpartition(".")[0])
     document = Document(
         uri=uri_of(scheme, key),
         category=_replace_invalid_bytes(category_of(found.path)),
@@ -198,7 +198,7 @@ def _parse_arguments(fields: _Fields) -> list[Argument]:
             or ARGUMENT_NAME.fullmatch(name) is None
         ):
             fields.add_problem(
-                f"{where}.name: expected a letter, then letters, digits and _ . -,"
+                f"{where}.name: expected a letter or _, then letters, digits and _ . -,"
                 f" got {str(name)[:QUOTED]!r}: left out"
             )
         elif name in found:
@@ -219,6 +219,7 @@ def _parse_argument(
     values: the mapping in the front matter.
     where: the place of the mapping, such as `arguments[0]`, for problems.
     """
+    # In front matter, `required: true` has the text "true" as its value (front_matter.py).
     required = str(values.get("required") or "false").lower()
     if required not in BOOLEANS:
         fields.add_problem(
@@ -234,7 +235,7 @@ def _parse_argument(
         choices = []
     return Argument(
         name=name,
-        description=description[:MAX_ITEM] if isinstance(description, str) else None,
+        description=description[:MAX_TEXT] if isinstance(description, str) else None,
         required=BOOLEANS.get(required, False),
         default=default if isinstance(default, str) else None,
         values=tuple(choice for choice in choices if isinstance(choice, str)),
@@ -242,7 +243,7 @@ def _parse_argument(
 
 
 class _Fields:
-    """Reads the fields of front matter.
+    """Reads the fields of front matter, in which every scalar is a text (front_matter.py).
 
     head: the parsed front matter.
 
@@ -265,7 +266,7 @@ class _Fields:
         if isinstance(value, (list, dict)):
             self.add_problem(f"{name}: expected a text, got {_kind(value)}")
             return ""
-        return " ".join((value or "").split())[:MAX_ITEM]
+        return " ".join((value or "").split())[:MAX_TEXT]
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return the strings in a field that is a list; () if the field is missing.
@@ -281,7 +282,7 @@ class _Fields:
             value = [*value.split(",")] if name == "tags" else [value]
 
         items = [
-            " ".join(item.split())[:MAX_ITEM]
+            " ".join(item.split())[:MAX_TEXT]
             for item in map(_join_mapping, value or ())
             if isinstance(item, str)
         ]
@@ -304,7 +305,7 @@ class _Fields:
 
     def add_problem(self, message: str) -> None:
         """Add a problem of a field. The message begins with the name of the field."""
-        self.problems.append(LibraryProblem("field", 0, message))
+        self.problems.append(LibraryProblem("field", line=0, message=message))
 
 
 def _join_mapping(value: Value) -> Value:

@@ -37,8 +37,8 @@ class FoundFile(Struct, frozen=True):
     """A regular file in a listing.
 
     path: the path relative to the directory.
-    target: the path of the file itself, relative to the directory. It differs from `path` if that
-        is a symbolic link to a hidden file.
+    target: the path of the file itself, relative to the directory. It differs from `path` only for
+        a symbolic link to a hidden file. Links to files that are not hidden are in Listing.links.
     size: the size in bytes.
     mtime_ns: the modification time, in nanoseconds.
     """
@@ -131,58 +131,60 @@ class Folder:
         A directory that does not exist has an empty listing. Raises nothing: errors become
         problems.
         """
-        found = Listing(files={}, links={}, problems=[])
+        listing = Listing(files={}, links={}, problems=[])
         root = os.path.realpath(self.path)
         if is_hidden(under):
-            return found
+            return listing
         top = os.path.join(root, under)
         try:
             status = os.lstat(top)
+        # A path with a NUL raises ValueError.
         except (OSError, ValueError):
-            return found
+            return listing
 
         # If a component of `under` is a symbolic link, list nothing: links to directories are
         # ignored.
         if under and os.path.realpath(os.path.dirname(top)) != os.path.dirname(top):
-            return found
+            return listing
         excluded = "" if self.excluded is None else os.path.realpath(self.excluded.path)
+        # If both are the same directory, its files are resources and prompts.
         if excluded and excluded != root and _is_inside(top, excluded):
-            return found
+            return listing
 
         if stat.S_ISDIR(status.st_mode):
-            for path, file_status in self._walk(root, under, excluded, found):
-                self._add(found, root, path, file_status)
-                if len(found.files) >= self._max_files:
+            for path, file_status in self._walk(root, under, excluded, listing):
+                self._add(listing, root, path, file_status)
+                if len(listing.files) >= self._max_files:
                     text = f"has more than {self._max_files} files: the others are left out"
-                    found.add_problem(under, "oversized", text)
+                    listing.add_problem(under, "oversized", text)
                     break
         else:
-            self._add(found, root, under, status)
-        found.files = dict(sorted(found.files.items()))
-        return found
+            self._add(listing, root, under, status)
+        listing.files = dict(sorted(listing.files.items()))
+        return listing
 
     def _walk(
         self,
         root: str,
         under: str,
         excluded: str,
-        found: Listing,
+        listing: Listing,
     ) -> Iterator[tuple[str, os.stat_result]]:
         """Yield (path, lstat result) of everything below `under` that is not a directory.
 
         Hidden entries and the excluded directory are skipped; symbolic links are not followed.
         root: the real path of this directory.
         excluded: the real path of the excluded directory; "" for none.
-        found: the listing, which gets the problems.
+        listing: gets the problems.
         """
         folders = [under]
         while folders:
             folder = folders.pop()
             try:
-                with os.scandir(os.path.join(root, folder)) as listed:
-                    entries = sorted(listed, key=lambda entry: entry.name)
+                with os.scandir(os.path.join(root, folder)) as unsorted:
+                    entries = sorted(unsorted, key=lambda entry: entry.name)
             except OSError as exc:
-                found.add_problem(folder, "unreadable", f"cannot be listed: {exc.strerror}")
+                listing.add_problem(folder, "unreadable", f"cannot be listed: {exc.strerror}")
                 continue
 
             for entry in entries:
@@ -198,13 +200,13 @@ class Folder:
                     continue
                 if path.count("/") >= MAX_DEPTH:
                     text = f"is more than {MAX_DEPTH} folders deep: left out"
-                    found.add_problem(path, "oversized", text)
+                    listing.add_problem(path, "oversized", text)
                 elif entry.path != excluded:
                     folders.append(path)
 
     def _add(
         self,
-        found: Listing,
+        listing: Listing,
         root: str,
         path: str,
         status: os.stat_result,
@@ -220,11 +222,11 @@ class Folder:
             real = os.path.realpath(os.path.join(root, path))
             if not _is_inside(real, root):
                 text = "is a link to a target outside of the folder: ignored"
-                found.add_problem(path, "outside", text)
+                listing.add_problem(path, "outside", text)
                 return
             target_status = _lstat_target(real)
             if target_status is None:
-                found.add_problem(path, "unreadable", "is a link that leads nowhere")
+                listing.add_problem(path, "unreadable", "is a link that leads nowhere")
                 return
             status = target_status
             if stat.S_ISDIR(status.st_mode):
@@ -232,15 +234,15 @@ class Folder:
             target = os.path.relpath(real, root)
             # A hidden file is not listed itself, so a link to it counts as a file of its own.
             if not is_hidden(target):
-                found.links[path] = target
+                listing.links[path] = target
                 return
 
         if not stat.S_ISREG(status.st_mode):
-            found.add_problem(path, "unreadable", "is not a regular file: ignored")
+            listing.add_problem(path, "unreadable", "is not a regular file: ignored")
         elif status.st_size > self.max_file_bytes:
-            found.problems.append((path, self._oversized(status.st_size)))
+            listing.problems.append((path, self._oversized(status.st_size)))
         else:
-            found.files[path] = FoundFile(
+            listing.files[path] = FoundFile(
                 path=path, target=target, size=status.st_size, mtime_ns=status.st_mtime_ns
             )
 

@@ -77,7 +77,7 @@ def split_front_matter(text: str) -> tuple[str | None, str, int, LibraryProblem 
     - the YAML text; None if there is no front matter;
     - the body;
     - the line number at which the body begins, from 1;
-    - a problem if the front matter has no end; otherwise None.
+    - a problem if the front matter has no end, and so belongs to the body; otherwise None.
     """
     first, newline, _ = text.partition("\n")
     if first.rstrip() != FENCE or not newline:
@@ -105,6 +105,7 @@ def _parse_block(block: str, problems: list[LibraryProblem]) -> Mapping[str, Val
     """
 
     def refuse(line: int, message: str) -> Mapping[str, Value]:
+        """Add a problem, and return the fields of invalid front matter: none."""
         problems.append(LibraryProblem("front-matter", line, f"{message}: not used"))
         return {}
 
@@ -123,12 +124,12 @@ def _parse_block(block: str, problems: list[LibraryProblem]) -> Mapping[str, Val
         problem = "cannot be read" if exc.line is None else str(exc)
         return refuse(_file_line(exc.line), f"is not YAML: {problem}")
 
-    value = None if root is None else _to_text(root, problems)
+    value = None if root is None else _to_value(root, problems)
     if value is None or value == "":
         return {}
     if not isinstance(value, dict):
         kind = "a list" if isinstance(value, list) else "a text"
-        return refuse(2, f"expected `key: value` lines, got {kind}")
+        return refuse(_file_line(None), f"expected `key: value` lines, got {kind}")
     return value
 
 
@@ -141,17 +142,18 @@ def _file_line(line: int | None) -> int:
     return 1 + (line or 1)
 
 
-def _to_text(node: YamlNode, problems: list[LibraryProblem]) -> Value:
+def _to_value(node: YamlNode, problems: list[LibraryProblem]) -> Value:
     """Convert a YAML node; scalars become texts. Add duplicate keys to `problems`."""
     if node.kind == "scalar":
         return None if node.plain and node.value in NULLS else node.value
     if node.kind == "sequence":
-        return [_to_text(item, problems) for item in node.value]
+        return [_to_value(item, problems) for item in node.value]
 
     members: dict[str, Value] = {}
+    # read_node() has refused keys that are not scalars.
     for key, value in node.value:
         if key.value in members:
             message = f"has {key.value!r} twice: the last one counts"
             problems.append(LibraryProblem("front-matter", _file_line(key.line), message))
-        members[key.value] = _to_text(value, problems)
+        members[key.value] = _to_value(value, problems)
     return members

@@ -55,9 +55,10 @@ HEAP_BYTES = 15_000_000
 BULK_HEAP_BYTES = 100_000_000
 BULK = 5_000
 
-# Removed documents still count in tantivy's word statistics ("dead" documents). If their share of
-# all documents is larger, the index is built again.
-MAX_DEAD_SHARE = 0.25
+# tantivy includes removed documents in its frequencies of words, until it merges its segments. If
+# their share of all documents is larger, the index is built again. So is a cached index if a larger
+# share of its documents has to be removed or replaced.
+MAX_REMOVED_SHARE = 0.25
 
 # If a larger share of the documents differs from the cache file, the file is written again.
 MAX_STALE_SHARE = 0.02
@@ -68,8 +69,7 @@ MAX_CORRECTIONS = 8
 # At most this many documents have their length in tokens remembered.
 MAX_LENGTHS = 200_000
 
-# This many hits more than the query asks for are requested from tantivy. They show whether other
-# documents have the same score as the last hit that the query asks for.
+# This many hits more than the query asks for are requested from tantivy, see Index._find_hits().
 MARGIN = 8
 
 
@@ -108,13 +108,13 @@ class _Snapshot(Struct, frozen=True):
     searcher: tantivy's view of its index after the update.
     documents: number in tantivy's index -> document. A new version of a document gets a new number.
     next_number: the number for the next document.
-    dead: how many removed documents still count in tantivy's word statistics.
+    removed_count: how many removed documents tantivy still includes in its frequencies of words.
     """
 
     searcher: tantivy.Searcher
     documents: Mapping[int, Document]
     next_number: int
-    dead: int
+    removed_count: int
 
 
 class Index:
@@ -126,7 +126,7 @@ class Index:
     Create it with Index.build(), which passes these arguments:
 
     store: the index of tantivy, the search engine.
-    snapshot: the documents in this index, and the view of it for searches.
+    snapshot: the documents in this index, and a tantivy.Searcher that finds them.
     count: counts the tokens of a text, for token budgets.
     directory: the files of tantivy's index; None if the index is in this process's memory.
     """
@@ -208,15 +208,15 @@ class Index:
         # In any other mode tantivy starts a thread that looks for changes.
         store.config_reader("manual")
         numbered = list(enumerate(documents))
-        index = cls(
-            store,
-            _Snapshot(searcher=store.searcher(), documents={}, next_number=0, dead=0),
-            count,
-            directory,
-        )
+        empty = _Snapshot(searcher=store.searcher(), documents={}, next_number=0, removed_count=0)
+        index = cls(store, empty, count, directory)
         index._commit((), numbered)
+        # A searcher sees only the documents of the commits before its creation.
         index._snapshot = _Snapshot(
-            searcher=store.searcher(), documents=dict(numbered), next_number=len(numbered), dead=0
+            searcher=store.searcher(),
+            documents=dict(numbered),
+            next_number=len(numbered),
+            removed_count=0,
         )
         return index
 
@@ -235,17 +235,17 @@ class Index:
         Returns None if too many documents differ, if there is no directory for the index, or if
         tantivy cannot open it.
         """
-        known = {doc.uri: doc for doc in content.documents}
+        cached = {doc.uri: doc for doc in content.documents}
         # Most documents are the objects from the cache file. Test that first, because to compare
         # two documents takes longer.
         changed = [
             doc
             for uri, doc in wanted.items()
-            if known.get(uri) is not doc and known.get(uri) != doc
+            if cached.get(uri) is not doc and cached.get(uri) != doc
         ]
-        removed = known.keys() - wanted.keys()
+        removed = cached.keys() - wanted.keys()
         differing = len(changed) + len(removed)
-        if differing > MAX_DEAD_SHARE * len(known):
+        if differing > MAX_REMOVED_SHARE * len(cached):
             return None
 
         size = sum(len(doc.body) for doc in content.documents)
@@ -266,7 +266,7 @@ class Index:
                 searcher=store.searcher(),
                 documents=documents,
                 next_number=content.next_number,
-                dead=content.dead,
+                removed_count=content.removed_count,
             )
             index = cls(store, snapshot, count, directory)
             if changed or removed:
@@ -276,7 +276,7 @@ class Index:
                 raise
             logger.warning("the index cache %s cannot be opened (%s): made anew", cache.path, exc)
             return None
-        if differing > MAX_STALE_SHARE * len(known):
+        if differing > MAX_STALE_SHARE * len(cached):
             index._save(cache)
         return index
 
@@ -292,7 +292,7 @@ class Index:
             added = {doc.uri: doc for doc in changed}
             self._apply(added.values(), removed)
 
-    def _apply(self, added: Iterable[Document], removed: Iterable[str]) -> None:
+    def _apply(self, added: Collection[Document], removed: Iterable[str]) -> None:
         """Change tantivy's index, or build a new one, and replace the snapshot that searches use.
 
         added: new and changed documents. Each replaces the document with the same URI.
@@ -305,10 +305,10 @@ class Index:
         documents = {
             number: doc for number, doc in old.documents.items() if doc.uri not in outdated
         }
-        dead = old.dead + len(old.documents) - len(documents)
-        documents |= numbered
+        removed_count = old.removed_count + len(old.documents) - len(documents)
+        documents.update(numbered)
 
-        if dead > MAX_DEAD_SHARE * len(documents):
+        if removed_count > MAX_REMOVED_SHARE * len(documents):
             self._rebuild_in_memory(documents)
             return
         try:
@@ -329,7 +329,7 @@ class Index:
             searcher=self._store.searcher(),
             documents=documents,
             next_number=old.next_number + len(numbered),
-            dead=dead,
+            removed_count=removed_count,
         )
 
     def _commit(self, removed: Iterable[str], added: Sequence[tuple[int, Document]]) -> None:
@@ -338,7 +338,8 @@ class Index:
         removed: the URIs of the documents to remove.
         added: pairs of a number and a document.
         """
-        writer = self._store.writer(BULK_HEAP_BYTES if len(added) > BULK else HEAP_BYTES, 1)
+        heap_bytes = BULK_HEAP_BYTES if len(added) > BULK else HEAP_BYTES
+        writer = self._store.writer(heap_bytes, num_threads=1)
         for uri in removed:
             writer.delete_documents_by_term("uri", uri)
         for number, document in added:
@@ -358,7 +359,9 @@ class Index:
         """Write the index to the cache file, unless it is in memory."""
         snapshot = self._snapshot
         if self._directory is not None:
-            cache.save(snapshot.documents, snapshot.next_number, snapshot.dead, self._directory)
+            cache.save(
+                snapshot.documents, snapshot.next_number, snapshot.removed_count, self._directory
+            )
 
     @property
     def documents(self) -> list[Document]:
@@ -368,12 +371,13 @@ class Index:
     def length(self, document: Document) -> int:
         """Return the number of tokens of a document's body."""
         # Remember the number, because a tokenizer needs a second for 10 MB.
-        known = self._lengths.get(document.digest)
-        if known is None:
+        length = self._lengths.get(document.digest)
+        if length is None:
             if len(self._lengths) > MAX_LENGTHS:
                 self._lengths.clear()
-            known = self._lengths[document.digest] = self.count(document.body)
-        return known
+            length = self.count(document.body)
+            self._lengths[document.digest] = length
+        return length
 
     def match(self, query: Query) -> RenderedText:
         """Return the matching documents as a text, in the query's mode and within its token budget.
@@ -401,25 +405,25 @@ class Index:
         snapshot: _Snapshot,
     ) -> list[Hit]:
         """Return the best documents that contain at least one of the terms."""
-        # The URI decides the order of documents with the same score, but tantivy does not know
-        # this. So request more hits until all documents with the score of the last wanted hit are
-        # among them.
+        # Documents with the same score are ordered by URI, which tantivy does not do. So request
+        # more hits, until the score falls below that of the last wanted hit: then all documents
+        # with that score are among the hits.
         engine_query = self._make_query(query, terms)
         limit = query.max_results + MARGIN
         while True:
+            # Pairs of a score and an address, with the highest score first.
             found = snapshot.searcher.search(engine_query, limit, count=False).hits
-            if len(found) < limit:
-                break
-            last_wanted = round(found[query.max_results - 1][0], DIGITS)
-            if round(found[-1][0], DIGITS) < last_wanted:
+            scores = [round(score, DIGITS) for score, _ in found]
+            if len(scores) < limit or scores[-1] < scores[query.max_results - 1]:
                 break
             limit *= 4
 
         numbers = snapshot.searcher.fast_field_values("number", [address for _, address in found])
         hits = [
-            Hit(snapshot.documents[int(number)], round(score, DIGITS))
-            for number, (score, _) in zip(numbers, found, strict=True)
-            if number is not None and round(score, DIGITS) >= query.min_score
+            Hit(snapshot.documents[int(number)], score)
+            for number, score in zip(numbers, scores, strict=True)
+            # None would stand for a document without a number, and every document has one.
+            if number is not None and score >= query.min_score
         ]
         hits.sort(key=lambda hit: (-hit.score, hit.document.uri))
         return hits[: query.max_results]
@@ -542,6 +546,9 @@ def category_term(name: str) -> str:
 
 def _make_schema() -> tantivy.Schema:
     """Return the fields of tantivy's index."""
+    # The Analyser has joined the terms of scored fields by spaces. A value of the other text fields
+    # is one term as a whole ("raw"), and needs no frequencies ("basic"). A "fast" field is stored
+    # as a column, for fast_field_values().
     builder = import_tantivy().SchemaBuilder()
     for field in WEIGHTS:
         builder = builder.add_text_field(field, tokenizer_name="whitespace", index_option="freq")

@@ -112,6 +112,7 @@ class Library:
     Raises RegistrationError if an argument is wrong, or if none of the directories exists.
     """
 
+    # For a misspelled keyword, the TypeError suggests the right one.
     @hint_keywords
     def __init__(
         self,
@@ -170,7 +171,7 @@ class Library:
         self._threads = Threads(THREADS)
         self._hosts = ServingHosts()
         self._loaded: _LoadedLibrary | None = None
-        # Held while the three attributes above are changed, which several threads do.
+        # Held while _features, _threads, _hosts or _loaded is changed, which several threads do.
         self._lock = threading.Lock()
         # Held while directories are read: loading and refreshing must not overlap.
         self._reading = threading.Lock()
@@ -207,13 +208,13 @@ class Library:
         """Load the directories, and begin to follow their changes.
 
         Each Host (runtime/host.py), which connects the library with its clients, calls this once.
-        A Host that implements SupportsEarlyOpening answers requests such as `initialize` while the
-        directories are still being loaded.
+
         outlet: the Host, which gets the notifications about changes.
         Raises ConcertinoError if a necessary extra is not installed.
         """
         with self._lock:
             self._hosts.add(outlet)
+        # Answer requests such as `initialize` while the directories are being loaded.
         if isinstance(outlet, SupportsEarlyOpening):
             outlet.open_early()
         # Importing modules keeps Python's global lock, so let the event loop answer the handshake
@@ -303,12 +304,18 @@ class Library:
             if not change:
                 return
             notice = loaded.handlers.apply(change, self._hosts.watched)
-        count = len(change.items) + len(change.removed_items) + len(change.prompts)
+        count = (
+            len(change.items)
+            + len(change.removed_items)
+            + len(change.prompts)
+            + len(change.removed_prompts)
+        )
         self._log.debug("%d files changed", count)
-        features = self._extend_features()
+        with self._lock:
+            has_new_features = self._extend_features()
 
         def report(notifier: Notifier) -> None:
-            if features:
+            if has_new_features:
                 notifier.report_change("features")
             if notice.resources:
                 notifier.report_change("resources")
@@ -342,12 +349,12 @@ class _LoadedLibrary:
     def is_stale(self) -> bool:
         """Return whether to scan the directories before a call is answered.
 
-        False if changes are not followed, or if the operating system reports them.
+        True if the watcher polls, and so notices changes late, and if the latest scan is old. False
+        if changes are not followed, or if the operating system reports them.
         """
         if self.watcher is None or self.watcher.receives_events:
             return False
-        # The watcher polls, and so notices changes late. But do not scan so often that scans take
-        # most of the time.
+        # Do not scan so often that scans take most of the time.
         return time.monotonic() - self.scanned_s > max(FRESH_S, 10 * self.scan_duration_s)
 
     def close(self) -> None:
@@ -374,25 +381,27 @@ def _load_library(library: Library, settings: _Settings, log: logging.Logger) ->
             log.warning("%s: there is no folder %s: not offered", kind, folder.path)
 
     loader = FileLoader(library.scheme, library.resources, library.prompts, log)
-    cache, no_index = open_cache(library) if settings.index_cache else (None, "")
+    # If the library cannot be searched, open_cache() or Index.build() says why.
+    cache, search_problem = open_cache(library) if settings.index_cache else (None, "")
     if cache is not None:
-        loader.known = cache.documents()
+        loader.cached = cache.documents()
     documents = DocumentRegistry()
     documents.apply(loader.refresh())
     log.info("Loaded %d prompts", len(documents.prompts()))
     log.info("Loaded %d resources", len(documents.items()))
 
     reader = ResourceReader(library.scheme, documents, loader, count, settings.cache_size, log)
-    if library.resources is not None and not no_index:
+    if library.resources is not None and not search_problem:
         try:
             reader.index = Index.build(documents.documents(), cache=cache, count=count)
         except TargetError as exc:
-            no_index = str(exc)
+            search_problem = str(exc)
         else:
+            # Users search the log for this text, so it stays as it is (tests/contract).
             log.info("Resource index pre-loaded for dynamic matching")
         if cache is not None:
             cache.release()
-    reader.no_index = no_index
+    reader.search_problem = search_problem
     handlers = LibraryHandlers(library.scheme, documents, reader, settings.page_size)
     return _LoadedLibrary(loader, handlers)
 

@@ -84,8 +84,8 @@ class LibraryHandlers:
         self._documents = documents
         self._page_size = page_size
         self._templates = Templates(scheme)
-        # Decoded cursor -> result of `resources/list`. The results are kept, because the server
-        # encodes the same result object only once.
+        # Last URI of the previous page -> result of `resources/list`. The results are kept, because
+        # the code that sends responses encodes the same result object only once.
         self._pages: dict[str, ListResourcesResult] = {}
         self._handlers: Mapping[str, Callable[[Call, RunInThread], Awaitable[Struct]]] = {
             "resources/list": self._list_resources,
@@ -217,16 +217,18 @@ class LibraryHandlers:
         values = read_text_arguments(call.params)
         return fill_prompt(prompt, values)
 
+    # Pages of lists
+
     def _page(
         self,
-        kind: str,
+        list_name: str,
         entries: Sequence[T],
         after: str,
         name_of: Callable[[T], str],
     ) -> tuple[Sequence[T], str | None]:
         """Return one page of a list, and the cursor of the next page; None after the last page.
 
-        kind: "resources" or "prompts", which becomes part of the cursor.
+        list_name: "resources" or "prompts", which becomes part of the cursor.
         entries: the whole list, sorted by name.
         after: the last name of the previous page; "" for the first page.
         name_of: returns the name of an entry, by which the list is sorted.
@@ -235,7 +237,7 @@ class LibraryHandlers:
         page = entries[start : start + self._page_size]
         if start + len(page) == len(entries):
             return page, None
-        cursor = f"{kind} {name_of(page[-1])}"
+        cursor = f"{list_name} {name_of(page[-1])}"
         return page, b2a_base64(cursor.encode(), newline=False).decode()
 
     # Completion
@@ -256,24 +258,24 @@ def _entry_without_size(item: Item | None) -> Resource | None:
 def _resource(item: Item, *, with_size: bool = True) -> Resource:
     """Return a file's entry of `resources/list`."""
     size = item.size if with_size else None
-    kind = mime_type_of(item.path)
+    mime_type = mime_type_of(item.path)
     if not isinstance(item, Document):
-        return Resource(item.uri, item.uri.rpartition("/")[2], mime_type=kind, size=size)
+        return Resource(item.uri, item.uri.rpartition("/")[2], mime_type=mime_type, size=size)
     return Resource(
         uri=item.uri,
         name=item.id,
         title=item.title,
         description=item.description or None,
-        mime_type=kind,
+        mime_type=mime_type,
         size=size,
     )
 
 
-def _read_cursor(call: Call, kind: str) -> str:
+def _read_cursor(call: Call, list_name: str) -> str:
     """Return the name after which the requested page begins; "" for the first page.
 
     A cursor contains the last name of the previous page, so it stays valid when the list changes.
-    kind: "resources", "templates" or "prompts", which the cursor also contains.
+    list_name: "resources", "templates" or "prompts", which the cursor also contains.
     Raises RpcError -32602 for an invalid cursor, and for a cursor of another list.
     """
     if "cursor" not in call.params:
@@ -283,8 +285,8 @@ def _read_cursor(call: Call, kind: str) -> str:
         decoded = a2b_base64(text[:MAX_CURSOR].encode(), strict_mode=True).decode()
     except (Error, *DECODE_ERRORS):
         raise invalid_params("cursor: not one of this library's") from None
-    own_kind, _, last = decoded.partition(" ")
+    list_of_cursor, _, after = decoded.partition(" ")
     # An empty cursor asks for the first page.
-    if text and own_kind != kind:
-        raise invalid_params(f"cursor: not one of this library's lists of {kind}")
-    return last
+    if text and list_of_cursor != list_name:
+        raise invalid_params(f"cursor: not one of this library's lists of {list_name}")
+    return after

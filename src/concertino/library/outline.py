@@ -54,6 +54,7 @@ def lines_outside_fences(body: str) -> Iterator[tuple[int, str]]:
     """
     fence = ""
     for number, line in enumerate(body.split("\n")):
+        # The test with `in` is faster than the pattern, and false for most lines.
         match = FENCE.match(line) if "```" in line or "~~~" in line else None
         if not fence:
             if match is None:
@@ -104,20 +105,20 @@ class _OutlineParser:
 
         is_head: whether the line is in the head, in which title and description are searched for.
         """
+        # The test with `in` is faster than the pattern, and false for most lines.
         heading = HEADING.match(line) if "#" in line else None
+        # Elsewhere a bullet neither belongs to a list nor ends the first paragraph.
+        needs_bullet = heading is None and (self._section or is_head)
+        bullet = BULLET.match(line) if needs_bullet else None
+
         if heading is not None:
             self._read_heading(_plain(heading[2]), is_head)
-            self._read_description("", is_head)
-            return
-
-        bullet = BULLET.match(line) if self._section or is_head else None
-        if bullet is not None:
-            if self._section and len(self._items[self._section]) < MAX_ITEMS:
-                self._items[self._section].append(_plain(bullet[1]))
-            self._read_description("", is_head)
-            return
-
-        self._read_description(line.strip(), is_head)
+        elif bullet is not None and self._section:
+            items = self._items[self._section]
+            if len(items) < MAX_ITEMS:
+                items.append(_plain(bullet[1]))
+        if is_head and not self._description:
+            self._read_paragraph("" if heading or bullet else line.strip())
 
     def _read_heading(self, text: str, is_head: bool) -> None:
         if is_head and not self._title:
@@ -126,13 +127,11 @@ class _OutlineParser:
         matching = (field for start, field in SECTIONS.items() if lower.startswith(start))
         self._section = next(matching, "")
 
-    def _read_description(self, text: str, is_head: bool) -> None:
+    def _read_paragraph(self, text: str) -> None:
         """Add a line to the first paragraph, or end this paragraph if the line is not part of one.
 
-        text: the line; "" for a line that ends a paragraph.
+        text: the line; "" for a heading or a bullet.
         """
-        if not is_head or self._description:
-            return
         if text and not text.startswith(NO_PARAGRAPH):
             self._paragraph.append(text)
         elif self._paragraph:

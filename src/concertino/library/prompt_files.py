@@ -115,9 +115,12 @@ def fill_prompt(prompt: PromptFile, values: Mapping[str, str]) -> GetPromptResul
     """Return the result of `prompts/get`: the prompt's text with the values of its arguments.
 
     The placeholders `${name}` and `{{name}}` are replaced by the value of the argument, and
-    `$ARGUMENTS` by the values of all arguments. Placeholders of unknown arguments stay unchanged.
+    `$ARGUMENTS` by all values that are not empty, in the order of the arguments, with spaces
+    between them. Placeholders of unknown arguments stay unchanged.
+
     values: name of an argument -> value. Arguments without a value get their default, or else "".
-    Raises RpcError -32602 for missing or unknown arguments, and if the text becomes too long.
+    Raises RpcError -32602 for missing or unknown arguments, and if the text would have more than
+    MAX_FILLED characters.
     """
     arguments = prompt.accepted_arguments
     _check_arguments(prompt, arguments, values)

@@ -22,6 +22,8 @@ PARAMETERS = ("query", "maxTokens", "maxResults", "minScore", "tags", "categorie
 # The largest values of maxTokens and maxResults.
 MAX_TOKENS = 200_000
 MAX_RESULTS = 100
+# The largest value of minScore. No score is as high.
+MAX_SCORE = 1e9
 
 # The largest number of tags, and of categories.
 MAX_VALUES = 32
@@ -76,12 +78,12 @@ def parse_query(
         categories = (category,)
     else:
         categories = _find_categories(_texts(params, "categories"), category_of, known)
-    # The defaults of the numbers are those of Query.
+    # Query has the same defaults.
     return Query(
         words,
         max_tokens=_number(params, "maxTokens", 3000, int, 1, MAX_TOKENS),
         max_results=_number(params, "maxResults", 15, int, 1, MAX_RESULTS),
-        min_score=_number(params, "minScore", 0.0, float, 0, 1e9),
+        min_score=_number(params, "minScore", 0.0, float, 0, MAX_SCORE),
         tags=_texts(params, "tags"),
         categories=categories,
         mode=mode,
@@ -101,6 +103,7 @@ def _split_params(text: str, allowed: Sequence[str]) -> Mapping[str, list[str]]:
         if not piece:
             continue
         name, _, value = piece.partition("=")
+        # If the name cannot be decoded, the error names the whole part after `?`, the query.
         name = _decode("query", name)
         if name not in allowed:
             expected = f"one of {', '.join(allowed)}"

@@ -33,7 +33,7 @@ from concertino.library.tokens import Counter
 from concertino.token_estimate import estimate, round_up, weigh
 
 # Returns the number of tokens of a document's body.
-Length: TypeAlias = Callable[[Document], int]
+CountBody: TypeAlias = Callable[[Document], int]
 
 MARKDOWN = "text/markdown"
 JSON = "application/json"
@@ -42,8 +42,8 @@ SEPARATOR = "\n\n---\n\n"
 # A part of a document is added only if at least this share of the token budget is left.
 MIN_CUT_SHARE = 0.15
 
-# Two joined texts may have fewer tokens than the sum of both, by at most this number. So a document
-# is tried even if it exceeds the rest of the budget by this number.
+# Two joined texts may also have fewer tokens than the sum of both, by at most this number. So a
+# document is tried even if it exceeds the rest of the budget by this number.
 SLACK = 16
 
 # If no document fits as a whole, this many documents are tried in part.
@@ -72,7 +72,7 @@ class RenderedText(Struct, frozen=True):
 
     text: the text, in Markdown or JSON.
     mime_type: the MIME type of the text.
-    fragments: the number of documents in the text, whole or in part.
+    fragments: the number of fragments, which are documents in the text, whole or in part.
     uris: the URIs of these documents.
     tokens: the number of tokens of the text; never more than `limit`.
     limit: the largest number of tokens that the query allows.
@@ -90,22 +90,22 @@ def render(
     query: Query,
     hits: Sequence[Hit],
     count: Counter,
-    length: Length | None = None,
+    count_body: CountBody | None = None,
 ) -> RenderedText:
     """Write search hits as a text, in the mode and within the token budget of the query.
 
-    Query describes the modes. If the documents do not fit into the budget, the text has fewer of
-    them, or a part of one.
-    query: the query, for its `mode`, `max_tokens` and `text`.
-    hits: the documents that match the query, best first.
-    count: returns the number of tokens of a text.
-    length: returns the number of tokens of a document's body, for example from a cache; None to
-        count them with `count`.
+       Query describes the modes. If the documents do not fit into the budget, the text has fewer of
+       them, or a part of one.
+       query: the query, for its `mode`, `max_tokens` and `text`.
+       hits: the documents that match the query, best first.
+       count: returns the number of tokens of a text.
+    count_body: returns the number of tokens of a document's body, for example from a cache; None to
+           count them with `count`.
     """
-    if length is None:
+    if count_body is None:
         return render(query, hits, count, lambda document: count(document.body))
     if query.mode == "minimal":
-        return _render_json(query, hits, count, length)
+        return _render_json(query, hits, count, count_body)
 
     text = _BudgetedText(query.max_tokens, count)
     if not hits:
@@ -116,8 +116,8 @@ def render(
         )
         return text.to_result(())
     if query.mode == "full":
-        return _render_full(text, hits, length)
-    return _render_entries(text, hits, length, catalog=query.mode == "catalog")
+        return _render_full(text, hits, count_body)
+    return _render_entries(text, hits, count_body, catalog=query.mode == "catalog")
 
 
 class _BudgetedText:
@@ -192,7 +192,7 @@ class _BudgetedText:
 def _render_entries(
     text: _BudgetedText,
     hits: Sequence[Hit],
-    length: Length,
+    count_body: CountBody,
     *,
     catalog: bool,
 ) -> RenderedText:
@@ -205,14 +205,14 @@ def _render_entries(
     gap = "\n\n" if catalog else "\n"
     uris: list[str] = []
     for hit in hits:
-        if not text.add(gap, make_entry(hit, length)):
+        if not text.add(gap, make_entry(hit, count_body)):
             break
         uris.append(hit.document.uri)
     text.add_first_fitting(_closing(text, len(uris), len(hits)))
     return text.to_result(uris)
 
 
-def _render_full(text: _BudgetedText, hits: Sequence[Hit], length: Length) -> RenderedText:
+def _render_full(text: _BudgetedText, hits: Sequence[Hit], count_body: CountBody) -> RenderedText:
     """Render the mode `full`: whole documents, best first.
 
     The first document that does not fit is cut before a heading. If no document fits as a whole,
@@ -222,7 +222,7 @@ def _render_full(text: _BudgetedText, hits: Sequence[Hit], length: Length) -> Re
     left_out: list[Hit] = []
     for hit in hits:
         # Do not add a part of a document if a better document is left out completely.
-        if _add_whole(text, hit, length) or (not left_out and _add_part(text, hit, HEADING)):
+        if _add_whole(text, hit, count_body) or (not left_out and _add_part(text, hit, HEADING)):
             uris.append(hit.document.uri)
         else:
             left_out.append(hit)
@@ -234,7 +234,7 @@ def _render_full(text: _BudgetedText, hits: Sequence[Hit], length: Length) -> Re
             left_out.remove(added)
 
     if left_out:
-        _add_left_out(text, len(uris), left_out, len(hits), length)
+        _add_left_out(text, len(uris), left_out, len(hits), count_body)
     else:
         text.add_first_fitting(_closing(text, len(uris), len(hits)))
     return text.to_result(uris)
@@ -253,7 +253,7 @@ def _add_left_out(
     added: int,
     left_out: Sequence[Hit],
     total: int,
-    length: Length,
+    count_body: CountBody,
 ) -> None:
     """Add the closing line, and lines about left-out documents while they fit.
 
@@ -262,31 +262,31 @@ def _add_left_out(
     """
     closing = _closing(text, added, total)
     start = closing + " Left out for lack of space:"
-    lines = [f"\n- {_index_line(hit, length)}" for hit in left_out]
-    listed = _largest(
+    lines = [f"\n- {_index_line(hit, count_body)}" for hit in left_out]
+    line_count = _largest(
         len(lines), lambda number: text.fits(SEPARATOR, start + "".join(lines[:number]))
     )
-    if not listed:
+    if not line_count:
         # No line fits. If the text has no document, the URI of the best one is more useful than
         # numbers.
         best = left_out[0]
-        names = () if added else (_index_line(best, length), best.document.uri)
+        names = () if added else (_index_line(best, count_body), best.document.uri)
         text.add_first_fitting(*names, closing)
         return
-    text.add(SEPARATOR, start + "".join(lines[:listed]))
+    text.add(SEPARATOR, start + "".join(lines[:line_count]))
 
 
 def _closing(text: _BudgetedText, added: int, total: int) -> str:
     return f"{added} of {total} fragments, {text.tokens} of {text.limit} tokens up to here."
 
 
-def _add_whole(text: _BudgetedText, hit: Hit, length: Length) -> bool:
+def _add_whole(text: _BudgetedText, hit: Hit, count_body: CountBody) -> bool:
     """Add a whole document if it fits. Returns whether it was added."""
     body = hit.document.body.strip()
     # Skip counting the joined text if the document is clearly too long. Each character that strip()
     # has removed may have been a token.
     stripped = len(hit.document.body) - len(body)
-    if length(hit.document) > text.limit - text.tokens + SLACK + stripped:
+    if count_body(hit.document) > text.limit - text.tokens + SLACK + stripped:
         return False
     return text.add(SEPARATOR, _comment(hit) + body)
 
@@ -306,17 +306,21 @@ def _add_part(text: _BudgetedText, hit: Hit, boundary: re.Pattern[str]) -> bool:
         (number for number, line in enumerate(lines) if line.strip() and not HEADING.match(line)),
         len(lines),
     )
+    # The numbers of the lines before which the document may be cut.
     cuts = [
         number
         for number, line in lines_outside_fences(body)
         if number > first_text and boundary.match(line)
     ]
 
-    def part(number: int) -> str:
-        return head + _cut(lines, cuts[number - 1], uri)
+    def part_before(before: int) -> str:
+        return head + _cut(lines, before, uri)
 
-    most = _largest(len(cuts), lambda number: text.fits(SEPARATOR, part(number)))
-    return most > 0 and text.add(SEPARATOR, part(most))
+    # How many of the cuts come so early that the part before them fits.
+    fitting = _largest(
+        len(cuts), lambda number: text.fits(SEPARATOR, part_before(cuts[number - 1]))
+    )
+    return fitting > 0 and text.add(SEPARATOR, part_before(cuts[fitting - 1]))
 
 
 def _largest(highest: int, fits: Callable[[int], bool]) -> int:
@@ -329,6 +333,7 @@ def _largest(highest: int, fits: Callable[[int], bool]) -> int:
     reach = 1
     while reach <= highest and fits(reach):
         reach *= 2
+    # From now on, the result is one of the numbers from `lowest` to `highest`.
     lowest, highest = reach // 2, min(reach - 1, highest)
     while lowest < highest:
         middle = (lowest + highest + 1) // 2
@@ -344,16 +349,16 @@ def _cut(lines: Sequence[str], before: int, uri: str) -> str:
     return "\n".join(lines[:before]).rstrip() + f"\n\n[cut here to fit; the whole text: {uri}]"
 
 
-def _index_line(hit: Hit, length: Length) -> str:
+def _index_line(hit: Hit, count_body: CountBody) -> str:
     document = hit.document
-    return f"{document.uri} - {_one_line(document.title)} ({length(document)} tokens)"
+    return f"{document.uri} - {_one_line(document.title)} ({count_body(document)} tokens)"
 
 
-def _catalog_entry(hit: Hit, length: Length) -> str:
+def _catalog_entry(hit: Hit, count_body: CountBody) -> str:
     document = hit.document
     lines = [
         f"## {_one_line(document.title)}",
-        f"{document.uri} ({length(document)} tokens, score {hit.score:.2f})",
+        f"{document.uri} ({count_body(document)} tokens, score {hit.score:.2f})",
     ]
     if document.description:
         lines.append(_one_line(document.description)[:240])
@@ -372,7 +377,7 @@ def _render_json(
     query: Query,
     hits: Sequence[Hit],
     count: Counter,
-    length: Length,
+    count_body: CountBody,
 ) -> RenderedText:
     """Render the mode `minimal`: entries are dropped from the end until the JSON text fits.
 
@@ -382,7 +387,7 @@ def _render_json(
         {
             "uri": hit.document.uri,
             "title": hit.document.title,
-            "tokens": length(hit.document),
+            "tokens": count_body(hit.document),
             "score": hit.score,
         }
         for hit in hits

@@ -35,7 +35,7 @@ from concertino.types.results import ReadResourceResult, ResourceContents
 RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 # The log shows at most this many characters of a client's URI.
-LOGGED = 512
+MAX_LOGGED = 512
 
 # The error for an ambiguous URI names at most this many candidates.
 MAX_CANDIDATES = 20
@@ -67,14 +67,14 @@ class ResourceReader:
 
     scheme: the scheme of the library's URIs.
     documents: the files of the library.
-    loader: the directories from which the files are read.
+    loader: has the directories from which the files are read.
     count: counts the tokens of a text.
     cache_size: how many files are kept in memory; 0 for none.
     log: the logger for requests and for files that cannot be read.
 
     Attributes:
     index: answers searches; None if searching is not possible. library.py sets it.
-    no_index: the reason why searching is not possible, for errors; "" if it is possible.
+    search_problem: why searching is not possible, for errors; "" if it is possible.
     stats: counts since the start.
     """
 
@@ -88,7 +88,7 @@ class ResourceReader:
         log: logging.Logger,
     ) -> None:
         self.index: Index | None = None
-        self.no_index = ""
+        self.search_problem = ""
         self.stats = ReadStats()
         self._scheme = scheme
         self._documents = documents
@@ -116,7 +116,8 @@ class ResourceReader:
         if parts is None:
             return ""
         key, query = parts
-        if query is not None or key == REGISTRY or self._documents.category(key) is not None:
+        # Only searches have a query. A search without one is an error when it is read.
+        if query is not None or key == REGISTRY or self._find_catalogue(key) is not None:
             return None
         try:
             item = self._documents.find(key)
@@ -138,21 +139,21 @@ class ResourceReader:
             raise _not_found(uri)
         key, query = parts
 
-        category, slash, rest = key.rpartition("/")
+        before, slash, last = key.rpartition("/")
         # `match` searches all categories, and `CATEGORY/match` one of them.
-        if rest == MATCH and "/" not in category:
-            known = self._documents.category(category) if slash else None
+        if last == MATCH and "/" not in before:
+            category = self._documents.category(before) if slash else None
             # The URI names a category that does not exist.
-            if slash and known is None:
+            if slash and category is None:
                 raise _not_found(uri)
-            return await self._read_match(uri, query or "", known, in_thread)
+            return await self._read_match(uri, query or "", category, in_thread)
 
         if query is not None:
             raise _not_found(uri)
         if key == REGISTRY:
             return await self._read_catalogue(uri, "", in_thread)
-        if (known := self._documents.category(key.removesuffix("/"))) is not None:
-            return await self._read_catalogue(uri, known, in_thread)
+        if (category := self._find_catalogue(key)) is not None:
+            return await self._read_catalogue(uri, category, in_thread)
 
         try:
             item = self._documents.find(key)
@@ -161,6 +162,13 @@ class ResourceReader:
         if item is None:
             raise _not_found(uri)
         return await self._read_file(uri, item, in_thread)
+
+    def _find_catalogue(self, key: str) -> str | None:
+        """Return the category whose catalogue a URI means; None for any other URI.
+
+        key: the part of the URI after `SCHEME://`: `CATEGORY` or `CATEGORY/`.
+        """
+        return self._documents.category(key.removesuffix("/"))
 
     # Files
 
@@ -174,7 +182,7 @@ class ResourceReader:
 
         uri: the client's URI, for the response.
         """
-        self._log.debug("Loading resource: %s", uri[:LOGGED])
+        self._log.debug("Loading resource: %s", uri[:MAX_LOGGED])
         self.stats.reads += 1
         contents = self._cache.get(item.path)
         if contents is None:
@@ -200,25 +208,25 @@ class ResourceReader:
         Returns None if the file can no longer be read.
         """
         state = self._loader.resources
-        found = None if state is None else state.found.get(item.path)
-        if state is None or found is None:
+        file = None if state is None else state.files.get(item.path)
+        if state is None or file is None:
             return None
         try:
-            data, _ = state.folder.read(found)
+            data, _ = state.folder.read(file)
         except FileMissing as exc:
             self._log.warning("%s: %s", item.path, exc.problem.message)
             return None
 
         text = decode_text(data)
-        kind = mime_type_of(item.path)
+        mime_type = mime_type_of(item.path)
         if text is None:
-            kind = kind or "application/octet-stream"
-            contents = ResourceContents(item.uri, blob=data, mime_type=kind)
+            mime_type = mime_type or "application/octet-stream"
+            contents = ResourceContents(item.uri, blob=data, mime_type=mime_type)
         else:
-            contents = ResourceContents(item.uri, text=text, mime_type=kind or "text/plain")
+            contents = ResourceContents(item.uri, text=text, mime_type=mime_type or "text/plain")
 
         # Do not cache a file that changed while it was read.
-        if state.found.get(item.path) is found:
+        if state.files.get(item.path) is file:
             self._cache.put(item.path, contents, len(data))
         return contents
 
@@ -261,15 +269,16 @@ class ResourceReader:
         category: the category in the path of the URI; None if there is none.
         in_thread: runs a function in a thread, and returns its result.
         """
-        self._log.info("Dynamic resource request: %s", uri[:LOGGED])
-        text, uri = await in_thread(partial(self._match, uri, query, category))
-        self._log.info("Assembled %d fragments (%d tokens)", text.fragments, text.tokens)
+        self._log.info("Dynamic resource request: %s", uri[:MAX_LOGGED])
+        result, escaped_uri = await in_thread(partial(self._match, uri, query, category))
+        self._log.info("Assembled %d fragments (%d tokens)", result.fragments, result.tokens)
         self.stats.matches += 1
-        self.stats.tokens += text.tokens
-        meta = {"fragments": text.fragments, "tokens": text.tokens, "limit": text.limit}
-        return ReadResourceResult(
-            [ResourceContents(uri, text=text.text, mime_type=text.mime_type, meta=meta)]
+        self.stats.tokens += result.tokens
+        meta = {"fragments": result.fragments, "tokens": result.tokens, "limit": result.limit}
+        contents = ResourceContents(
+            escaped_uri, text=result.text, mime_type=result.mime_type, meta=meta
         )
+        return ReadResourceResult([contents])
 
     def _match(
         self,
@@ -283,11 +292,11 @@ class ResourceReader:
         query: the text after `?` in the URI.
         category: the category to search in; None for all categories.
         """
-        # A query may have a megabyte, so it is parsed here, in a thread.
+        # A query may have a megabyte, so it is parsed and escaped here, in a thread.
         documents = self._documents
         parsed = parse_query(query, category, documents.category, documents.categories())
         if self.index is None:
-            raise RpcError(INTERNAL_ERROR, f"No dynamic matching: {self.no_index}")
+            raise RpcError(INTERNAL_ERROR, f"No dynamic matching: {self.search_problem}")
         return self.index.match(parsed), escape_uri(uri)
 
 

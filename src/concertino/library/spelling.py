@@ -54,23 +54,26 @@ def correct_spelling(
         return None
 
     candidates = sorted(_edits(lower))
-    known = [
+    # Sort keys of the candidates that documents contain, each with its candidate and term.
+    keyed = [
         # People rarely mistype the first letter, so a candidate that keeps it comes first.
         (candidate[0] != lower[0], -frequency, candidate, term)
         for candidate, term in zip(candidates, analyser.stems(candidates), strict=True)
         if (frequency := searcher.doc_freq("text", term))
     ]
-    if not known:
+    if not keyed:
         return None
-    *_, candidate, term = min(known)
+    _, _, candidate, term = min(keyed)
     return SpellingCorrection(candidate, term)
 
 
 def _edits(word: str) -> set[str]:
     """Return all words that are one error away from a word."""
     halves = [(word[:index], word[index:]) for index in range(len(word) + 1)]
-    found = {left + right[1:] for left, right in halves if right}
-    found |= {left + right[1] + right[0] + right[2:] for left, right in halves if len(right) > 1}
-    found |= {left + letter + right[1:] for left, right in halves if right for letter in LETTERS}
-    found |= {left + letter + right for left, right in halves for letter in LETTERS}
-    return found - {word, ""}
+    deletions = {left + right[1:] for left, right in halves if right}
+    swaps = {left + right[1] + right[0] + right[2:] for left, right in halves if len(right) > 1}
+    replacements = {
+        left + letter + right[1:] for left, right in halves if right for letter in LETTERS
+    }
+    insertions = {left + letter + right for left, right in halves for letter in LETTERS}
+    return (deletions | swaps | replacements | insertions) - {word, ""}
