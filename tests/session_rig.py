@@ -135,7 +135,7 @@ def sealing(rig: Rig) -> Rig:
     """Give the session a seal whose nonces count, and whose clock stands still."""
     numbers = iter(range(1, 1000))
     seal = Seal(b"k" * 32, lambda: 1e6, lambda size: next(numbers).to_bytes(size, "big"))
-    rig.session.dialogues._make_seal = lambda: seal  # pyright: ignore[reportPrivateUsage]
+    rig.session.dialogues._get_seal = lambda: seal  # pyright: ignore[reportPrivateUsage]
     return rig
 
 

@@ -152,7 +152,7 @@ def test_requests_of_another_server_go_to_a_modern_client_as_they_are():
     }
     refused = rig.call(2, "tools/call", modern(CALL, **DECLARED))
     with pytest.raises(MissingCapability):
-        rig.session.dialogues.load_client_requests(
+        rig.session.dialogues.set_client_requests(
             refused, InputRequired({"where": Raw(b'{"method":"roots/list"}')}, b"")
         )
 
@@ -160,7 +160,7 @@ def test_requests_of_another_server_go_to_a_modern_client_as_they_are():
 def test_requests_of_another_server_are_put_to_an_older_client_in_its_words():
     rig = Rig().opened(D)
     incoming = rig.call(1, "tools/call", CALL)
-    dialogue = rig.session.dialogues.load_client_requests(
+    dialogue = rig.session.dialogues.set_client_requests(
         incoming,
         InputRequired({"where": Raw(b'{"method":"roots/list","params":{"_meta":{}}}')}, b""),
     )

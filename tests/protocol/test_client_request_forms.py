@@ -16,9 +16,9 @@ from msgspec import Raw
 from concertino.errors import MissingCapability
 from concertino.protocol.call import ClientFacts
 from concertino.protocol.client_request_forms import (
-    downgrade_request,
     read_forwarded,
     to_wire_request,
+    translate_request,
 )
 from concertino.protocol.revisions import by_name
 from concertino.types.client_requests import (
@@ -42,7 +42,7 @@ def client(revision: str, capabilities: Any) -> ClientFacts:
 
 
 def put(question: ClientRequest, revision: str, capabilities: Any) -> InputRequest:
-    return downgrade_request(
+    return translate_request(
         to_wire_request(question),
         by_name[revision],
         client(revision, capabilities),
@@ -146,18 +146,18 @@ def test_a_forwarded_request_needs_what_the_client_declared(
 ) -> None:
     client = ClientFacts("c", "1", E, {"elicitation": {}})
     if missing is None:
-        request = read_forwarded(Raw(request_of_a_server), by_name[E], client)
+        request = read_forwarded(Raw(request_of_a_server), client)
         assert request.method == json.loads(request_of_a_server)["method"]
         return
     with pytest.raises(MissingCapability) as error:
-        read_forwarded(Raw(request_of_a_server), by_name[E], client)
+        read_forwarded(Raw(request_of_a_server), client)
     assert error.value.data == {"requiredCapabilities": missing}
 
 
 @pytest.mark.parametrize("raw", [b"5", b"{}", b'{"method":5}'])
 def test_what_another_server_sends_instead_of_a_request_is_refused(raw: bytes) -> None:
     with pytest.raises(ValueError, match=r"Expected|required field"):
-        read_forwarded(Raw(raw), by_name[E], ClientFacts("c", "1", E, {}))
+        read_forwarded(Raw(raw), ClientFacts("c", "1", E, {}))
 
 
 def asked_params(question: ClientRequest, revision: str) -> Any:

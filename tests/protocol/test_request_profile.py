@@ -72,8 +72,8 @@ def test_initialize_opens_the_legacy_conversation():
         "C",
         A,
     )
-    assert legacy.level == INFO_LEVEL
-    assert legacy.token is None
+    assert legacy.least_rank == INFO_LEVEL
+    assert legacy.progress_token is None
 
 
 def test_meta_without_a_version_belongs_to_the_legacy_conversation():
@@ -81,7 +81,7 @@ def test_meta_without_a_version_belongs_to_the_legacy_conversation():
     assert Profiles(lambda: EVERYTHING).read(meta) is None
     profile = open_profiles().read(meta)
     assert profile is not None
-    assert profile.token == 5
+    assert profile.progress_token == 5
     assert profile.client.protocol_version == D
     assert {name: bytes(value) for name, value in profile.meta.items()} == {"x": b"1"}
 
@@ -93,7 +93,7 @@ def test_meta_of_2026_07_28_describes_the_client():
     assert profile is not None
     assert profile.encoder.revision.name == E
     assert (profile.client.name, profile.client.capabilities) == ("c", {"roots": {}})
-    assert (profile.token, profile.level) == ("t", ERROR)
+    assert (profile.progress_token, profile.least_rank) == ("t", ERROR)
     assert profile.meta.keys() == {"x"}
 
 
@@ -112,7 +112,7 @@ def test_a_client_need_not_describe_itself():
     meta = {name: value for name, value in META.items() if name != CLIENT}
     profile = Profiles(lambda: EVERYTHING).read(raw(meta))
     assert profile is not None
-    assert (profile.client.name, profile.level) == ("", None)
+    assert (profile.client.name, profile.least_rank) == ("", None)
 
 
 def test_the_last_meta_is_remembered_unless_it_has_a_token():
@@ -160,7 +160,7 @@ def test_set_level_changes_the_legacy_conversation():
     assert legacy is not None
     profiles.set_level(legacy, "debug")
     assert profiles.legacy is not None
-    assert profiles.legacy.level == DEBUG
+    assert profiles.legacy.least_rank == DEBUG
     assert profiles.legacy.client is legacy.client
 
 
@@ -178,7 +178,7 @@ def test_new_features_keep_the_client_and_its_level():
     assert profiles.last_meta is None
     assert profiles.legacy is not None
     assert profiles.legacy.methods == {"tools/call", "tools/list"}
-    assert (profiles.legacy.client, profiles.legacy.level) == (legacy.client, ERROR)
+    assert (profiles.legacy.client, profiles.legacy.least_rank) == (legacy.client, ERROR)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_there_are_five_revisions_and_the_last_is_the_modern_one():
         ("batches", [B]),
         ("idless_errors", [D, E]),
         ("audio", [B, C, D, E]),
-        ("resource_links", [C, D, E]),
+        ("richer_results", [C, D, E]),
         ("annotations", [B, C, D, E]),
         ("icons", [D, E]),
         ("completions", [B, C, D, E]),
@@ -87,7 +87,7 @@ def test_a_handshake_is_answered_with_its_version_or_our_newest_that_has_one(
 def test_an_implementation_says_what_the_revision_knows(version: str, members: list[str]):
     from msgspec import to_builtins
 
-    assert sorted(to_builtins(revisions.implementation(INFO, by_name[version]))) == members
+    assert sorted(to_builtins(revisions.limit_implementation(INFO, by_name[version]))) == members
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,11 @@ def test_a_client_takes_results_of_older_revisions_of_its_era(client: str, serve
 
 def test_capabilities_are_those_of_the_revision():
     offer = {"tools": {}, "completions": {}, "extensions": {"a/b": {}}}
-    assert revisions.capabilities(offer, by_name[A]) == {"tools": {}}
+    assert revisions.limit_capabilities(offer, by_name[A]) == {"tools": {}}
     for version in (B, C, D):
-        assert revisions.capabilities(offer, by_name[version]) == {"tools": {}, "completions": {}}
-    assert revisions.capabilities(offer, by_name[E]) == offer
-    assert revisions.capabilities({"tools": {}}, by_name[A]) == {"tools": {}}
+        assert revisions.limit_capabilities(offer, by_name[version]) == {
+            "tools": {},
+            "completions": {},
+        }
+    assert revisions.limit_capabilities(offer, by_name[E]) == offer
+    assert revisions.limit_capabilities({"tools": {}}, by_name[A]) == {"tools": {}}

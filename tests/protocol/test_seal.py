@@ -121,7 +121,13 @@ def test_what_is_remembered_is_bounded_and_what_was_forgotten_is_refused_all_the
         seal.mark_used(seal.open_token(token, CALL))
     said = [refusal_of(seal, token) for token in tokens]
     assert (
-        said == ["it is older than 600 s"] * 2 + ["it was used before"] * 3
+        said
+        == [
+            "it is so old that the server cannot tell whether it was used before; "
+            "call again without it"
+        ]
+        * 2
+        + ["it was used before"] * 3
     )  # the first, unspent, pays for the bound
 
 

@@ -238,7 +238,7 @@ def test_meta_of_a_handshakes_request_is_passed_on():
     incoming = rig.call(
         1, "tools/list", {"_meta": {"progressToken": "t", "traceparent": "00-x", CAPABILITIES: {}}}
     )
-    assert incoming.profile.token == "t"
+    assert incoming.profile.progress_token == "t"
     assert {name: bytes(raw) for name, raw in incoming.call.meta.items()} == {
         "traceparent": b'"00-x"',
         CAPABILITIES: b"{}",
@@ -761,7 +761,7 @@ def test_example_params_of_a_call_reach_the_backend(example: Example):
     params = {name: each for name, each in example.value.items() if name not in ROUND}
     incoming = Rig().call(1, "tools/call", params)
     assert json.loads(bytes(incoming.call.params["name"])) == params["name"]
-    assert incoming.profile.token == params["_meta"].get("progressToken")
+    assert incoming.profile.progress_token == params["_meta"].get("progressToken")
 
 
 @pytest.mark.parametrize("example", examples("CancelledNotification"))
@@ -1118,7 +1118,7 @@ def test_a_retry_whose_state_another_process_has_used_is_refused():
 
     seal = Seal(bytes(32), lambda: 1e6, bytes, record=UsedElsewhere())
     rig = Rig()
-    rig.session.dialogues._make_seal = lambda: seal  # pyright: ignore[reportPrivateUsage]
+    rig.session.dialogues._get_seal = lambda: seal  # pyright: ignore[reportPrivateUsage]
     result = input_required_result(rig, 1, modern(CALL, **DECLARED), InputRequired({"who": WHO}))
     retry = {**CALL, "requestState": result["requestState"], "inputResponses": {"who": ADA}}
     assert code(rig.ask(2, "tools/call", modern(retry))) == BAD_PARAMS

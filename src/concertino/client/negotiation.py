@@ -51,7 +51,7 @@ from concertino.protocol.revisions import (
     MODERN,
     Revision,
     by_name,
-    implementation,
+    limit_implementation,
 )
 from concertino.types.results import Implementation
 
@@ -306,7 +306,7 @@ async def _initialize(conversation: Conversation, within_s: float) -> None:
     params = {
         "protocolVersion": LATEST_LEGACY.name,
         "capabilities": _legacy_capabilities(requests.handlers.capabilities()),
-        "clientInfo": implementation(requests.info, LATEST_LEGACY),
+        "clientInfo": limit_implementation(requests.info, LATEST_LEGACY),
     }
     conversation.opening.on_send(is_optional=False)
     # The specification forbids notifications/cancelled for `initialize`.

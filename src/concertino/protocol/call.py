@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-# The default of the fields of a Call, which must not be changed.
+# The default of the fields of a Call. All calls share this dict, so nobody may change it.
 NOTHING: Mapping[str, Raw] = {}
 
 _decode_text = Decoder(str).decode
@@ -36,7 +36,9 @@ _decode_object = Decoder(dict[str, Any]).decode
 
 
 class Call(Struct, frozen=True, gc=False):
-    """One request for a backend, in the form of MCP 2026-07-28 for clients of all revisions.
+    """A request that the session passes to the backend, the code that answers it.
+
+    Its form is that of MCP 2026-07-28, whatever revision the client speaks.
 
     method: for example `tools/call`. A backend never gets initialize, ping, server/discover,
         logging/* and the requests about subscriptions, because the session answers them.
@@ -59,8 +61,9 @@ class Call(Struct, frozen=True, gc=False):
     def name(self) -> str | None:
         """Return the name of the tool or prompt that is called, or the URI that is read.
 
-        Returns None for other methods, and if the client has not sent a string. Each access decodes
-        the JSON again.
+        This is the param `uri` of `resources/read`, and the param `name` of all other methods,
+        which may be methods of extensions. Returns None if the client has not sent a string. Each
+        access decodes the JSON again.
         """
         member = "uri" if self.method == "resources/read" else "name"
         try:
@@ -123,8 +126,10 @@ class InputRequired(Struct, frozen=True):
     The session asks the client the questions. Then the backend gets the call again, with the
     answers in Call.answers and with `state` in Call.state (MCP 2026-07-28 basic/patterns/mrtr). At
     least one of the two fields must not be empty.
+
     questions: requests to the client by key. Each is a ClientRequest (types/client_requests.py), or
-        a request of another server as undecoded JSON, which 2026-07-28 clients get unchanged.
+        a request of another server as undecoded JSON. 2026-07-28 clients get such JSON unchanged;
+        for older clients it is translated. Without questions, the client only repeats the call.
     state: any bytes that the backend needs to continue. The client stores these bytes until it
         repeats the call. It can read them, but not change them: they are sealed
         (seal.py).
@@ -136,11 +141,15 @@ class InputRequired(Struct, frozen=True):
 
 
 class ClientFacts(Struct, frozen=True):
-    """The client's description of itself. Do not rely on it for security: nobody has verified it.
+    """What the session knows about the client.
+
+    protocol_version: the name of the revision by which the call is served.
+
+    The client describes itself by all other fields. Do not rely on them for security: nobody has
+    verified them.
 
     name, version, title: from the client's `clientInfo`. Without one, name and version are "" and
         title is None.
-    protocol_version: the name of the revision by which the call is served.
     capabilities: the client's capabilities, such as {"elicitation": {}}.
     """
 

@@ -1,16 +1,16 @@
 """CallDialogues: creates, seals and restores the dialogues of one session.
 
 A Dialogue (protocol/dialogue.py) contains the questions of one call to its client, and the answers.
-Since MCP 2026-07-28 the client stores it between two rounds of a call, as a sealed state:
-encode_client_requests() makes the response with the client requests and the state, and resume()
-restores the dialogue when the client repeats the call. The session imports this module when a call
-first asks its client something.
+Since MCP 2026-07-28 the client stores the dialogue between two rounds of a call, in a sealed token
+(`requestState`): encode_client_requests() makes the response with the client requests and the
+token, and resume() restores the dialogue when the client repeats the call. The session imports this
+module when a call first asks its client something.
 Spec: 2026-07-28 basic/patterns/mrtr.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,25 +33,24 @@ class CallDialogues:
     """Creates, seals and restores the dialogues of one session's calls.
 
     A dialogue is the requests that a call's handler makes to the client, and the client's answers.
-    A state is a `requestState`: a token with a dialogue, which the client stores between two rounds
-    of a call.
+    The client stores it between two rounds of a call, in the token `requestState`.
 
-    profiles: the profiles of the session. They contain the server's name, to which states are
+    profiles: the profiles of the session. They contain the server's name, to which tokens are
         bound.
-    make_seal: returns the Seal that makes and opens states; called for each state. None in a
-        session whose calls never ask their client.
-    identity: Principal.identity of the caller; b"" if it is not known. A state is accepted only
+    get_seal: returns the Seal that makes and opens tokens; called for each token. None in a session
+        whose calls never ask their client.
+    identity: Principal.identity of the caller; b"" if it is not known. A token is accepted only
         from the caller to whom it was sent.
     """
 
     def __init__(
         self,
         profiles: Profiles,
-        make_seal: Callable[[], Seal] | None,
+        get_seal: Callable[[], Seal] | None,
         identity: bytes,
     ) -> None:
         self._profiles = profiles
-        self._make_seal = make_seal
+        self._get_seal = get_seal
         self._identity = identity
 
     def open(self, incoming: SessionRequest) -> Dialogue:
@@ -76,12 +75,13 @@ class CallDialogues:
 
         In revisions before MCP 2026-07-28, which do not define these two params, they are ignored.
         profile: the profile of the request.
-        Returns the Call and the opened state. The state is None for a request without
-        `requestState`. Otherwise the caller must pass it to mark_used() once the call is accepted.
-        Raises RpcError if one of the two params is malformed, or if the state is too old, was used
+        Returns the Call and the opened token; None in place of the token for a request without
+        `requestState`. Otherwise the caller must pass the token to mark_used(), unless the server
+        rejects the call as busy.
+        Raises RpcError if one of the two params is malformed, or if the token is too old, was used
         before, or was made for another call.
         """
-        from concertino.protocol.dialogue import INPUT_METHODS, digest_call, resume_dialogue
+        from concertino.protocol.dialogue import INPUT_METHODS, resume_dialogue
 
         params = incoming.params
         method = incoming.method
@@ -94,7 +94,7 @@ class CallDialogues:
         token: str | None = pop_member(members, "requestState", str)
         answers: dict[str, Raw] = pop_member(members, "inputResponses", dict[str, Raw]) or {}
         dialogue, opened = resume_dialogue(
-            self._seal, token, answers, lambda: digest_call(method, params, *self._state_owner)
+            self._seal, token, answers, lambda: self._digest_call(method, params)
         )
         incoming.dialogue = dialogue
         return Call(method, params, profile.meta, dialogue.answers, dialogue.state), opened
@@ -102,16 +102,16 @@ class CallDialogues:
     def mark_used(self, opened: OpenedState) -> None:
         """Record that a `requestState` was used, so that it is rejected from now on.
 
-        opened: the state, from resume(), of a call that was accepted.
-        Raises RpcError if another process with the same key has used the state meanwhile, or if the
+        opened: the token, from resume(), of a call that was not rejected.
+        Raises RpcError if another process with the same key has used the token meanwhile, or if the
         record that these processes share cannot be read.
         """
         from concertino.protocol.dialogue import use_state
 
         use_state(self._seal(), opened)
 
-    def load_client_requests(self, incoming: SessionRequest, result: InputRequired) -> Dialogue:
-        """Add the client requests in `result` to a call's dialogue, and return the dialogue.
+    def set_client_requests(self, incoming: SessionRequest, result: InputRequired) -> Dialogue:
+        """Set the unanswered client requests of a call's dialogue, and return the dialogue.
 
         A client request is a request to the client, such as an elicitation.
         result: the return value of the backend.
@@ -119,9 +119,9 @@ class CallDialogues:
         request is malformed or `result` is empty.
         """
         from concertino.protocol.client_request_forms import (
-            downgrade_request,
             read_forwarded,
             to_wire_request,
+            translate_request,
         )
         from concertino.types.client_requests import InputRequest
 
@@ -133,12 +133,12 @@ class CallDialogues:
         for key, question in result.questions.items():
             if isinstance(question, Raw) and revision.modern:
                 # The request comes from another server, and the client gets it unchanged.
-                dialogue.unanswered[key] = read_forwarded(question, revision, client)
+                dialogue.unanswered[key] = read_forwarded(question, client)
                 dialogue.forwarded[key] = question
                 continue
             if isinstance(question, Raw):
                 question = decode(question, type=InputRequest)
-            dialogue.unanswered[key] = downgrade_request(
+            dialogue.unanswered[key] = translate_request(
                 to_wire_request(question),
                 revision,
                 client,
@@ -161,9 +161,7 @@ class CallDialogues:
         state: bytes that the backend needs to continue; they become part of the `requestState`.
         Raises RpcError if the `requestState` is too large, or the client was asked too often.
         """
-        from concertino.protocol.dialogue import digest_call
-
-        call_digest = digest_call(call.method, call.params, *self._state_owner)
+        call_digest = self._digest_call(call.method, call.params)
         seal = self._seal()
         try:
             token = dialogue.seal_state(seal, call_digest, state)
@@ -176,18 +174,18 @@ class CallDialogues:
         return Raw(encode(result))
 
     def _seal(self) -> Seal:
-        """Return the Seal of this process."""
-        if self._make_seal is None:
+        """Return the Seal, or raise RuntimeError if the session has none."""
+        if self._get_seal is None:
             raise RuntimeError(
                 "this session was made without a seal; this is a fault of concertino"
             )
-        return self._make_seal()
+        return self._get_seal()
 
-    @property
-    def _state_owner(self) -> tuple[bytes, bytes]:
-        """Return the identities of the caller and the server, to which a state is bound.
+    def _digest_call(self, method: str, params: Mapping[str, Raw]) -> bytes:
+        """Return the digest of a call, its caller and this server, to which a token is bound."""
+        from concertino.protocol.dialogue import digest_call
 
-        The server's name is included because another server may have the same key, and a tool with
-        the same name.
-        """
-        return self._identity, self._profiles.features.info.name.encode()
+        # The server's name is included because another server may have the same key, and a tool
+        # with the same name.
+        server = self._profiles.features.info.name.encode()
+        return digest_call(method, params, principal=self._identity, server=server)

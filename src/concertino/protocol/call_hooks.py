@@ -23,8 +23,8 @@ class Permits:
     A guard, which is a wrapper of a backend that limits calls, has one for each limit.
     capacity: how many calls may run.
     free: how many more calls may begin. The guard decreases it when a call begins. The runtime
-        increases it when the call ends in time. If the call exceeds its time limit, the guard
-        increases it when the call has ended.
+        increases it when the call ends in time. A call that exceeds its time limit counts as
+        running until its work has ended; only the guard sees that, so the guard increases it then.
     """
 
     __slots__ = ("capacity", "free")
@@ -42,7 +42,8 @@ class CallHooks(Protocol):
     The "work" of a call is the coroutine that handles it, which the guard has returned to the
     runtime. The runtime does exactly one of these two things for each call:
 
-    - When the call's work ends in time: `permits.free += 1`, then finish() or fail().
+    - When the call's work ends in time: `permits.free += 1` if permits is not None, then finish()
+      or fail().
     - When its time is over: time_out(), and later on_late_end(), when the work has ended. The guard
       increases `permits.free` in on_late_end().
 
@@ -82,7 +83,7 @@ class CallHooks(Protocol):
         ...
 
     def on_late_end(self, work: object) -> None:
-        """Release what the call has used, such as its permit. Called if it ends after time_out().
+        """Release the call's permit and so on. Called when the call's work ends after time_out().
 
         work: the task that was passed to time_out().
         """

@@ -70,22 +70,24 @@ class CallNotifications:
     ) -> None:
         """Send a progress notification, or keep it for later.
 
-        A notification is kept while the call sends too fast or the client does not read, until a
-        newer one replaces it. Does nothing in three cases:
+        It is kept while the call sends too fast or the client does not read, and is sent when the
+        client has read some output, or before the call's response. A newer one replaces it. Does
+        nothing in three cases:
 
         - The client has not asked for progress.
         - The call is answered or cancelled already.
         - `done` has not grown since the last time. The specification forbids such a notification.
 
         done, total: the progress so far and at the end, both finite; total is None if unknown.
-        message: a text for people, or None. It is not sent if it would make the frame too long.
+        message: a text for people, or None. It is left out if it would make the frame too long, and
+            for clients of 2024-11-05, which has no such texts.
         """
         profile = incoming.profile
-        if profile.token is None or not incoming.open or done <= incoming.last_progress:
+        if profile.progress_token is None or not incoming.open or done <= incoming.last_progress:
             return
         incoming.last_progress = done
 
-        params: dict[str, Any] = {"progressToken": profile.token, "progress": done}
+        params: dict[str, Any] = {"progressToken": profile.progress_token, "progress": done}
         if total is not None:
             params["total"] = total
         if message is not None and profile.encoder.revision.progress_text:
@@ -105,23 +107,24 @@ class CallNotifications:
     ) -> None:
         """Send a log message, or keep it for later.
 
-        A message is kept while the call sends too fast or the client does not read, until a newer
-        one replaces it. A replaced message, and one that is too long, is counted in dropped_logs.
+        It is kept while the call sends too fast or the client does not read, and is sent when the
+        client has read some output, or before the call's response. A newer message replaces it.
+        A replaced message, and one that is too long, is counted in dropped_logs.
         Does nothing in three cases:
 
         - The server does not declare logging.
         - The client does not want messages of this level.
         - The call is answered or cancelled already.
 
-        data: any value that has a JSON form.
+        data: any value that msgspec can encode as JSON; its errors are raised for any other value.
         logger: the name of the logger; None to send none.
         """
         # Only a server that declares logging may send log messages (server/utilities/logging).
         if not self._profiles.features.logging:
             return
 
-        least = self.least_level(incoming)
-        if least is None or not incoming.open or LEVELS[level] < least:
+        least_rank = self.least_rank(incoming)
+        if least_rank is None or not incoming.open or LEVELS[level] < least_rank:
             return
 
         params: dict[str, Any] = {"level": level, "data": data}
@@ -135,7 +138,7 @@ class CallNotifications:
         if not self._send_throttled(incoming, "log", frame):
             self.dropped_logs += 1
 
-    def least_level(self, incoming: SessionRequest) -> int | None:
+    def least_rank(self, incoming: SessionRequest) -> int | None:
         """Return the rank of the least severe log message that the client wants.
 
         The ranks of the levels, from debug to emergency, increase; LEVELS maps level -> rank.
@@ -146,8 +149,8 @@ class CallNotifications:
         # have changed it with logging/setLevel since the call came in.
         legacy = self._profiles.legacy
         if legacy is None or profile.encoder.revision.modern:
-            return profile.level
-        return legacy.level
+            return profile.least_rank
+        return legacy.least_rank
 
     def _send_throttled(
         self,

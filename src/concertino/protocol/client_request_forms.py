@@ -5,7 +5,7 @@ client while it handles a call. A handler makes one with an Elicitation, a Sampl
 
 - to_wire_request() checks the request, and returns its method and params in the form of MCP
   2026-07-28.
-- downgrade_request() translates the method and params to the client's revision, and checks that the
+- translate_request() translates the method and params to the client's revision, and checks that the
   client has declared the capability for the request.
 - read_forwarded() makes the same check for a client request that a proxy has received from the
   server behind it, and that the client gets without a translation.
@@ -26,7 +26,7 @@ from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import MissingCapability
 from concertino.jsonrpc.messages import describe_decode_error
 from concertino.protocol.call import ClientFacts
-from concertino.protocol.revisions import Revision
+from concertino.protocol.revisions import MODERN, Revision
 from concertino.types.client_requests import (
     CLIENT_REQUESTS,
     ClientRequest,
@@ -36,7 +36,13 @@ from concertino.types.client_requests import (
     Sampling,
 )
 
-__all__ = ["downgrade_request", "read_forwarded", "to_wire_request"]
+__all__ = ["read_forwarded", "to_wire_request", "translate_request"]
+
+# The requests whose params to_wire_request() can check.
+_REQUEST_TYPES: Mapping[str, type[Elicitation | Sampling]] = {
+    "elicitation/create": Elicitation,
+    "sampling/createMessage": Sampling,
+}
 
 # An error quotes at most this many characters of the client's input.
 QUOTED_CHARS = 200
@@ -56,6 +62,7 @@ def to_wire_request(request: ClientRequest) -> InputRequest:
         _check_elicitation(request)
         return InputRequest("elicitation/create", Raw(encode(request)))
 
+    # The errors name Context.ask(), by which handlers pass their requests.
     if request.method not in CLIENT_REQUESTS:
         expected = ", ".join(CLIENT_REQUESTS)
         quoted = request.method[:QUOTED_CHARS]
@@ -83,13 +90,7 @@ def _check_elicitation(request: Elicitation) -> None:
         )
 
 
-_REQUEST_TYPES: Mapping[str, type[Elicitation | Sampling]] = {
-    "elicitation/create": Elicitation,
-    "sampling/createMessage": Sampling,
-}
-
-
-def downgrade_request(
+def translate_request(
     request: InputRequest,
     revision: Revision,
     client: ClientFacts,
@@ -126,21 +127,23 @@ def _check_declared(feature: str, revision: Revision, client: ClientFacts) -> Ma
     Raises MissingCapability if the client has not declared it, or its revision does not have it.
     """
     declared: Mapping[str, Any] | None = client.capabilities.get(feature)
+    # Sampling and roots exist in all revisions.
     if not isinstance(declared, Mapping) or (feature == "elicitation" and not revision.elicitation):
         raise _missing_capability(client, {feature: {}})
     return declared
 
 
-def read_forwarded(raw: Raw, revision: Revision, client: ClientFacts) -> InputRequest:
-    """Decode a client request that another server has made, and that a proxy passes on unchanged.
+def read_forwarded(raw: Raw, client: ClientFacts) -> InputRequest:
+    """Decode and check a client request of another server, which a proxy passes on unchanged.
 
     raw: the client request as JSON, in the form of MCP 2026-07-28.
+    client: a client of the same revision, with the capabilities that it has declared.
     Raises MissingCapability if the client has not declared the capability for it, and ValueError if
     `raw` is not a client request.
     """
     request = _decode_input_request(raw)
     if (feature := CLIENT_REQUESTS.get(request.method)) is not None:
-        _check_declared(feature, revision, client)
+        _check_declared(feature, MODERN, client)
     return request
 
 
@@ -209,6 +212,7 @@ def _downgrade_elicitation(
     if params.get("mode", "form") == "url":
         if not revision.url_elicitation or "url" not in declared:
             raise _missing_capability(client, {"elicitation": {"url": {}}})
+        # 2026-07-28 has no elicitationId; 2025-11-25 requires one.
         if revision.modern:
             params.pop("elicitationId", None)
         else:
@@ -253,6 +257,7 @@ def _missing_capability(client: ClientFacts, required: dict[str, Any]) -> Missin
 
     required: the capability as clients declare it, such as {"elicitation": {"url": {}}}.
     """
+    # `required` has exactly one capability.
     [(feature, parts)] = required.items()
     path = ".".join((feature, *parts))
     text = f"the client {client.name[:QUOTED_CHARS]!r} has not declared {path}"

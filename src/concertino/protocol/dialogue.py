@@ -5,13 +5,15 @@ handles a call. The handler gives each one a key, such as "confirm".
 
 - Before MCP 2026-07-28 the server sends it as a JSON-RPC request while the call runs.
 - Since 2026-07-28 the server answers the call with the result type `input_required`. This result
-  contains the client requests and a state. The client repeats the call with its answers and the
-  state, which begins the next round of the call. The state contains the answers of all earlier
-  rounds, sealed against changes (protocol/seal.py), so the server stores nothing between rounds.
+  contains the client requests and a token, `requestState`. The client repeats the call with its
+  answers and the token, which begins the next round of the call. The token contains the answers of
+  all earlier rounds, sealed against changes (protocol/seal.py), so the server stores nothing
+  between rounds.
 
 An answer belongs to one key and one request. If the handler sends a different request with the same
-key, the client is asked again. A client may also send answers without a state, before it is asked
-("early answers"); such an answer is used for any request with its key.
+key in a later round, the client is asked again; within a round that is an error. A client may also
+send answers without a token, before it is asked ("early answers"); such an answer is used for the
+first request with its key.
 
 client_request_forms.py translates client requests for clients of older revisions.
 Spec: 2026-07-28 basic/patterns/mrtr, client/elicitation, client/sampling, client/roots; 2025-11-25
@@ -78,7 +80,7 @@ _ANSWER_TYPES: Mapping[str, type[Struct]] = {
 
 
 class _SealedDialogue(Struct, array_like=True):
-    """The content of the state that a client stores while it answers, sealed against changes.
+    """The content of the token that a client stores while it answers, sealed against changes.
 
     round: how many times the client was asked so far.
     asked: the client requests of the last round: key -> (method, digest of the request).
@@ -98,15 +100,17 @@ class HandlerWaits:
     """The futures for which the handler of one call waits. The runtime makes and completes them.
 
     threads: the futures for which threads of the handler wait; they are cancelled with the call.
-    once: key -> a future that is done when Context.once() has computed the value of the key.
-    sent: key -> a future that is done when the client has answered the request of the key, or the
-        timeout of the request has passed. Only in revisions before MCP 2026-07-28.
+    saved_values: key -> a future that is done when Context.once() has computed the value of the
+        key.
+    client_answers: key -> a future that is done when the client has answered the request of the
+        key, or the timeout of the request has passed. Only in revisions before MCP 2026-07-28.
     """
 
+    # The futures are Any, because this package imports neither asyncio nor concurrent.futures.
     def __init__(self) -> None:
         self.threads: set[Any] = set()
-        self.once: dict[str, Any] = {}
-        self.sent: dict[str, Any] = {}
+        self.saved_values: dict[str, Any] = {}
+        self.client_answers: dict[str, Any] = {}
 
 
 class Dialogue:
@@ -183,6 +187,7 @@ class Dialogue:
 
             answered_digest, answer = self._answered.get(key, (None, Raw()))
             if answered_digest == ANY_REQUEST:
+                # From now on the early answer belongs to this request.
                 check_response(key, request.method, answer)
                 self._answered[key] = request_digest, answer
             elif answered_digest != request_digest:
@@ -198,6 +203,7 @@ class Dialogue:
         key: the key of the request, which is in `unanswered`.
         Raises InvalidClientResponse for an answer of the wrong shape.
         """
+        # A malformed answer ends the wait for this request, too.
         request = self.unanswered.pop(key)
         check_response(key, request.method, answer)
         self._answered[key] = _digest_request(request), answer
@@ -213,8 +219,8 @@ class Dialogue:
         The client sends the token back when it repeats the call with its answers.
         seal: signs the token.
         call_digest: the result of digest_call() for the call; only this call can use the token.
-        state: bytes that the backend needs when the call is repeated. The attribute `state` is not
-            changed.
+        state: bytes that the backend needs when the call is repeated. (The attribute `state` has
+            the bytes of the earlier round.)
         Raises ValueError if the token would be too large, RpcError after MAX_ROUNDS rounds.
         """
         self.count_round()
@@ -264,7 +270,10 @@ class Dialogue:
                 self._answered[key] = request_digest, answers[key]
 
     def accept_early_answers(self, answers: Mapping[str, Raw]) -> None:
-        """Add answers that came without a state; each is used for any request with its key."""
+        """Replace all answers by those of a call that has no `requestState`.
+
+        ask() uses an early answer for the first request with its key.
+        """
         self._answered = {key: (ANY_REQUEST, answer) for key, answer in answers.items()}
 
 
@@ -274,15 +283,15 @@ def resume_dialogue(
     answers: Mapping[str, Raw],
     get_call_digest: Callable[[], bytes],
 ) -> tuple[Dialogue, OpenedState | None]:
-    """Restore the dialogue of a call that the client repeats with answers, a state, or both.
+    """Restore the dialogue of a call that the client repeats with answers, a token, or both.
 
-    Returns the dialogue and the opened state. The state is None if there is no token; otherwise the
-    caller must pass the state to use_state() once the call is accepted.
+    Returns the dialogue and the opened token; None in its place if there is no token. Otherwise the
+    caller must pass it to use_state(), unless the server rejects the call as busy.
     get_seal: returns the Seal that opens the token.
     token: the call's `requestState`; None if it has none.
     answers: the call's `inputResponses`, by key.
     get_call_digest: returns digest_call() of the call.
-    Raises RpcError -32602 for a state that is not acceptable, InvalidClientResponse for an answer
+    Raises RpcError -32602 for a token that is not acceptable, InvalidClientResponse for an answer
     of the wrong shape.
     """
     dialogue = Dialogue()
@@ -300,9 +309,9 @@ def resume_dialogue(
 def use_state(seal: Seal, opened: OpenedState) -> None:
     """Mark a `requestState` as used, so that no later call that sends it back is accepted.
 
-    opened: the opened state, from resume_dialogue().
-    Raises RpcError if another call has used the state since resume_dialogue() opened it, or if the
-    shared record of used states cannot be read.
+    opened: the opened token, from resume_dialogue().
+    Raises RpcError if another call has used the token since resume_dialogue() opened it, or if the
+    shared record of used tokens cannot be read.
     """
     try:
         seal.mark_used(opened)
@@ -355,5 +364,7 @@ def check_response(key: str, method: str, answer: Raw) -> None:
 
 def _digest_request(request: InputRequest) -> str:
     """Return 16 characters that identify the method and params of a client request."""
+    # The token contains this for each request, so it is short. Two equal digests would only let the
+    # handler's own answer to another request with the same key pass.
     short = digest(request.method.encode(), request.params)[:12]
     return b2a_base64(short, newline=False).decode()

@@ -53,9 +53,9 @@ def describe_names(server: str, names: Collection[str]) -> str:
 def describe_list(tools: Iterable[str], count: int) -> str:
     """Return a warning if the list of tools takes too much of a model's context, otherwise "".
 
-    tools: the JSON text of each tool, with name, description and input schema. Only as many tools
-        are read as exceed the limit.
-    count: the number of all tools.
+    tools: the JSON text of each tool, with name, description and input schema. It is read only
+        until the limit is exceeded.
+    count: the number of all tools, for the text.
     """
     tokens = 0
     for number, text in enumerate(tools, 1):

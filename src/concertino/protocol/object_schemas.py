@@ -28,8 +28,14 @@ def to_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
     - `schema` allows only objects: it is returned.
     - It allows no objects: the returned schema describes `{"result": value}`, and has the keyword
-      WRAPS_RESULT.
+      `x-fastmcp-wrap-result`, by which clients know that they must unwrap the value.
     - It allows both, as for `Point | None`: the returned schema allows both forms.
+
+    Definitions move to the root of the returned schema, and references are adapted. For example,
+    `{"type": "array", "items": {"$ref": "#"}}` becomes
+
+        {"type": "object", "required": ["result"], "x-fastmcp-wrap-result": true, "properties":
+         {"result": {"type": "array", "items": {"$ref": "#/properties/result"}}}}
     """
     kind = _resolve_root(schema).get("type")
     if kind == "object":
@@ -43,6 +49,7 @@ def to_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
     # Below, the schema becomes the second member of an anyOf, or the schema of `result`.
     new_root = "#/anyOf/1" if allows_both else "#/properties/result"
     schema = _rebase_refs(schema, new_root, base.rstrip("#"))
+    # These are valid at the root only, or are referred to by their path from the root.
     root_members = {
         key: schema.pop(key) for key in ("$defs", "definitions", "$schema", "$id") if key in schema
     }
@@ -94,7 +101,8 @@ def _rebase_refs(part: Any, new_root: str, base: str) -> Any:
 
     copy: dict[str, Any] = {}
     for key, value in cast("dict[str, Any]", part).items():
-        # References inside an embedded schema are relative to that schema.
+        # References inside an embedded schema, which has its own `$id`, are relative to that
+        # schema.
         embedded = isinstance(value, dict) and isinstance(
             cast("dict[str, Any]", value).get("$id"), str
         )

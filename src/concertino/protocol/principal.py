@@ -43,6 +43,7 @@ class Principal(Struct, frozen=True):
         Sessions, `requestState` tokens and rate limits belong to an identity, so a client keeps
         them when it gets a new access token.
         """
+        # A user id alone is no JSON array, so it cannot equal the identity of a token.
         if self.issuer == UNIX:
             return self.subject.encode()
         return encode((self.issuer, self.client, self.subject))

@@ -27,7 +27,7 @@ from concertino.protocol.revisions import (
     REQUESTS,
     Revision,
     by_name,
-    capabilities,
+    limit_capabilities,
     negotiate,
 )
 from concertino.protocol.wire_results import ResultEncoder
@@ -66,7 +66,7 @@ SESSION_FEATURES = frozenset(("logging", "subscriptions"))
 
 _decode_object = Decoder(dict[str, Raw]).decode
 # Creating a decoder takes longer than decoding with it: without the cache, reading the `_meta` of a
-# request with a progress token takes 5.7 us instead of 2.2.
+# request with a progress token takes 5.7 us instead of 2.2. _decoder_of(T) returns Decoder(T).
 _decoder_of = cache(Decoder[Any])
 
 
@@ -76,9 +76,9 @@ class RequestProfile(Struct, frozen=True):
     encoder: encodes results for the revision, which is `encoder.revision`.
     methods: the methods that the session passes to the backend.
     client: the client's description of itself.
-    token: the client's progress token; None if the client wants no progress.
-    level: the rank of the least severe log message that the client wants, a value of LEVELS, which
-        maps level -> rank; None if the client wants no log messages.
+    progress_token: the client's progress token; None if the client wants no progress.
+    least_rank: the rank of the least severe log message that the client wants, a value of LEVELS,
+        which maps level -> rank; None if the client wants no log messages.
     meta: the members of `_meta` that the protocol does not define, undecoded.
     principal: the verified user who makes the request; None if that is not known.
     """
@@ -86,8 +86,8 @@ class RequestProfile(Struct, frozen=True):
     encoder: ResultEncoder
     methods: frozenset[str]
     client: ClientFacts
-    token: Id | None = None
-    level: int | None = None
+    progress_token: Id | None = None
+    least_rank: int | None = None
     meta: Mapping[str, Raw] = {}
     principal: "Principal | None" = None
 
@@ -116,8 +116,7 @@ class Profiles:
 
     Attributes:
     features: the features that get_features() has returned last.
-    methods: the names of the methods that the backend serves. The keys are the values of
-        Revision.modern: True for MCP 2026-07-28, and False for the older revisions.
+    methods: Revision.modern -> the names of the methods that the backend serves.
     legacy: the profile of all requests that do not name a revision in `_meta`; None before
         `initialize`.
     declared: the names of the capabilities in the response to `initialize`.
@@ -139,21 +138,21 @@ class Profiles:
         """Get the backend's features again, and use them in the profiles of later requests."""
         self.features = self._get_features()
         served = [
-            (name, method)
-            for name, method in REQUESTS.items()
-            if method.feature
-            and method.feature not in SESSION_FEATURES
-            and (self.features.other_methods or getattr(self.features, method.feature))
+            (name, definition)
+            for name, definition in REQUESTS.items()
+            if definition.feature
+            and definition.feature not in SESSION_FEATURES
+            and (self.features.other_methods or getattr(self.features, definition.feature))
         ]
         self.methods = {
-            False: frozenset(name for name, method in served if method.legacy),
-            True: frozenset(name for name, method in served if method.modern),
+            False: frozenset(name for name, definition in served if definition.legacy),
+            True: frozenset(name for name, definition in served if definition.modern),
         }
 
         self.last_meta: tuple[Raw, RequestProfile] | None = None
         self._modern_encoder: ResultEncoder | None = None
         if self.legacy is not None:
-            self._set_legacy(self.legacy.encoder, self.legacy.client, self.legacy.level)
+            self._set_legacy(self.legacy.encoder, self.legacy.client, self.legacy.least_rank)
 
     def identify(self, principal: "Principal | None") -> None:
         """Set the principal, the verified user, of the requests that arrive from now on.
@@ -163,15 +162,17 @@ class Profiles:
         self._principal = principal
         self.last_meta = None
         if self.legacy is not None:
-            self._set_legacy(self.legacy.encoder, self.legacy.client, self.legacy.level)
+            self._set_legacy(self.legacy.encoder, self.legacy.client, self.legacy.least_rank)
 
-    def _set_legacy(self, encoder: ResultEncoder, client: ClientFacts, level: int | None) -> None:
+    def _set_legacy(
+        self, encoder: ResultEncoder, client: ClientFacts, least_rank: int | None
+    ) -> None:
         """Set the profile of all requests that do not name a revision in `_meta`.
 
-        level: the rank of the least severe log message that the client wants; None for none.
+        least_rank: the rank of the least severe log message that the client wants; None for none.
         """
         self.legacy = RequestProfile(
-            encoder, self.methods[False], client, level=level, principal=self._principal
+            encoder, self.methods[False], client, least_rank=least_rank, principal=self._principal
         )
 
     @property
@@ -198,7 +199,8 @@ class Profiles:
     def set_level(self, profile: RequestProfile, level: Level) -> None:
         """Set the level that a client has requested with `logging/setLevel`.
 
-        profile: the profile of the request `logging/setLevel`.
+        profile: the profile of the request `logging/setLevel`. Only legacy revisions have this
+            request, so the profile has the encoder and the client of `legacy`.
         level: the level of the least severe log messages that the client wants.
         """
         self._set_legacy(profile.encoder, profile.client, LEVELS[level])
@@ -227,7 +229,7 @@ class Profiles:
                 legacy.methods,
                 legacy.client,
                 token,
-                legacy.level,
+                legacy.least_rank,
                 meta,
                 self._principal,
             )
@@ -260,14 +262,14 @@ class Profiles:
     def declare(self, revision: Revision) -> dict[str, Any]:
         """Return the server's capabilities for a response to a client of this revision."""
         features = self.features
-        listed: dict[str, Any] = {"listChanged": True}
-        updated: dict[str, Any] = {"subscribe": True} if self.can_subscribe else {}
+        list_changed: dict[str, Any] = {"listChanged": True}
+        subscribe: dict[str, Any] = {"subscribe": True} if self.can_subscribe else {}
         settings: dict[str, Any] = {
             "logging": {},
             "completions": {},
-            "prompts": listed,
-            "resources": {**updated, **listed},
-            "tools": listed,
+            "prompts": list_changed,
+            "resources": {**subscribe, **list_changed},
+            "tools": list_changed,
         }
         declared: dict[str, Any] = {
             name: value for name, value in settings.items() if getattr(features, name)
@@ -277,7 +279,7 @@ class Profiles:
         if features.extensions:
             declared["extensions"] = features.extensions
         declared.update(features.other_capabilities)
-        return capabilities(declared, revision)
+        return limit_capabilities(declared, revision)
 
 
 # The values of a SessionRequest until the session has determined its profile.
@@ -294,8 +296,8 @@ class SessionRequest(IncomingRequest, eq=False):
     call: the request in the form for the backend. Like `profile`, set before the handler starts.
     dialogue: the requests of the call to its client, and the answers; None if there are none.
     forwarded: another server's result for this call, undecoded, which Caller.pass_result() has
-        stored; None if there is none. If the handler returns this object, and no guard checks
-        results, the client gets it unchanged.
+        stored; None if there is none. If the handler returns the same Raw object, and no guard
+        checks results, the client gets the result unchanged.
     hooks: the functions that run at the end of the call; None for a call without guards. A guard is
         a wrapper of the backend, such as a rate limit.
     timer: the timer for the time limit of the call, while it runs; otherwise None.
@@ -332,6 +334,7 @@ def describe_with_path(exc: Exception) -> str:
     An example is `_meta.x: expected str, got int`.
     """
     text, _, path = describe_decode_error(exc).partition(" - at $.")
-    # The text may quote what the client has sent, however long that is.
+    # The text may quote what the client has sent, however long that is. Three times as many
+    # characters leave room for msgspec's own words.
     text = text[0].lower() + text[1 : 3 * QUOTED_CHARS]
     return f"{path}: {text}" if path else text

@@ -27,14 +27,14 @@ __all__ = [
     "Method",
     "Revision",
     "by_name",
-    "capabilities",
-    "implementation",
+    "limit_capabilities",
+    "limit_implementation",
     "negotiate",
 ]
 
 
 class Revision(Struct, frozen=True):
-    """The features that some revisions have and others lack.
+    """One revision of MCP, as the features that it has.
 
     name: the revision's name, such as "2025-11-25".
     All other fields say whether the revision has the feature in the comment above the field.
@@ -52,9 +52,9 @@ class Revision(Struct, frozen=True):
     idless_errors: bool = False
     # Audio content.
     audio: bool = True
-    # resource_link content. Also all else that 2025-06-18 added to results: structured content and
-    # output schemas of tools, titles, `_meta` on items of lists, lastModified.
-    resource_links: bool = True
+    # What 2025-06-18 added to results: resource_link content, structured content and output schemas
+    # of tools, titles, `_meta` on items of lists, lastModified.
+    richer_results: bool = True
     # Annotations on tools.
     annotations: bool = True
     # Icons. Also websiteUrl and description of an implementation.
@@ -82,7 +82,7 @@ class Revision(Struct, frozen=True):
 _2024_11_05 = Revision(
     "2024-11-05",
     audio=False,
-    resource_links=False,
+    richer_results=False,
     annotations=False,
     icons=False,
     completions=False,
@@ -94,7 +94,7 @@ _2024_11_05 = Revision(
 _2025_03_26 = Revision(
     "2025-03-26",
     batches=True,
-    resource_links=False,
+    richer_results=False,
     icons=False,
     elicitation=False,
     url_elicitation=False,
@@ -114,7 +114,7 @@ by_name: Mapping[str, Revision] = {revision.name: revision for revision in REVIS
 
 
 class Method(Struct, frozen=True):
-    """A request that clients send.
+    """How the revisions define one request of clients.
 
     feature: the field of ServerFeatures that must be true for a server that answers the request; ""
         if every server answers it.
@@ -127,7 +127,8 @@ class Method(Struct, frozen=True):
     modern: bool = True
 
 
-# Method -> its Method. These are all requests of a client that the specification defines.
+# The name of a method -> its Method. These are all requests of a client that the specification
+# defines.
 REQUESTS: Mapping[str, Method] = {
     "initialize": Method("", modern=False),
     "ping": Method("", modern=False),
@@ -158,19 +159,19 @@ def negotiate(requested: str) -> Revision:
     return LATEST_LEGACY if revision.modern else revision
 
 
-def implementation(info: Implementation, revision: Revision) -> Implementation:
-    """Return the description of a server or client without what the revision does not define.
+def limit_implementation(info: Implementation, revision: Revision) -> Implementation:
+    """Return those members of a server's or client's description that the revision defines.
 
     info: the description, as in `serverInfo`.
     """
     if revision.icons:
         return info
-    title = info.title if revision.resource_links else None
+    title = info.title if revision.richer_results else None
     return Implementation(info.name, info.version, title=title)
 
 
-def capabilities(declared: Mapping[str, Any], revision: Revision) -> dict[str, Any]:
-    """Return a server's capabilities, without capabilities that the revision does not define.
+def limit_capabilities(declared: Mapping[str, Any], revision: Revision) -> dict[str, Any]:
+    """Return those capabilities of a server that the revision defines.
 
     declared: the capabilities by name, as in MCP 2025-11-25, and `extensions`.
     """

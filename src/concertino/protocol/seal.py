@@ -10,7 +10,7 @@ identifies the method, params and caller of a call. The signature covers this di
 token does not contain it.
 
 To accept each token only once, the Seal remembers used tokens until they expire. If they become too
-many, it forgets the oldest ones, and rejects every token that is as old as those.
+many, it forgets the oldest ones, and rejects every token that is not newer than those.
 Spec: 2026-07-28 basic/patterns/mrtr "Server Requirements".
 """
 
@@ -42,9 +42,9 @@ MAX_STATE = 65536
 MAX_USED = 16384
 
 # A token consists of a message authentication code, a nonce, the time of issue and the content, in
-# URL-safe base64. These are the lengths of the first three parts in bytes.
-MAC, NONCE, TIME = 32, 16, 8
-HEAD = MAC + NONCE + TIME
+# URL-safe base64. These are the lengths of the first three parts.
+MAC_BYTES, NONCE_BYTES, TIME_BYTES = 32, 16, 8
+HEAD_BYTES = MAC_BYTES + NONCE_BYTES + TIME_BYTES
 
 # From the alphabet of base64 to its URL-safe alphabet, and back.
 URL_SAFE = bytes.maketrans(b"+/", b"-_")
@@ -100,12 +100,14 @@ class Seal:
         opened = seal.open_token(token, call_digest)        # when the client sends it back
         seal.mark_used(opened)
 
-    All connections share one Seal, because a client may reconnect.
+    A token is valid for LIFETIME_S (600 s). All connections share one Seal, because a client may
+    reconnect.
+
     key: a secret of at least 32 bytes.
     clock: returns the time in seconds since the epoch.
     random: returns random bytes; its argument is how many.
     max_used: how many used tokens are remembered. If there are more, the oldest ones are forgotten,
-        and all tokens that are as old as a forgotten one are rejected.
+        and all tokens that are not newer than a forgotten one are rejected, even unused ones.
     old_keys: earlier keys. Tokens that were made with one of them are also accepted.
     record: the used tokens of all processes with this key; None if this process is the only one.
     """
@@ -138,11 +140,11 @@ class Seal:
     def create_token(self, content: bytes, call_digest: bytes) -> str:
         """Return a token that contains `content`.
 
-        call_digest: identifies the call; open_token() needs the same value.
+        call_digest: 32 bytes that identify the call; open_token() needs the same value.
         Raises ValueError if the token would be longer than MAX_STATE.
         """
         issued = int(self._clock() * 1000)
-        signed = self._random(NONCE) + issued.to_bytes(TIME, "big") + content
+        signed = self._random(NONCE_BYTES) + issued.to_bytes(TIME_BYTES, "big") + content
         raw = self._mac(self._keys[0], signed, call_digest) + signed
         token = b2a_base64(raw, newline=False).translate(URL_SAFE).rstrip(b"=")
         if len(token) > MAX_STATE:
@@ -154,7 +156,7 @@ class Seal:
 
         call_digest: the value that was passed to create_token().
         Raises InvalidState if the token was not made with this key and `call_digest`, was altered,
-        is too old, or was used before.
+        is too old, or was or may have been used before.
         """
         if len(token) > MAX_STATE:
             raise InvalidState(f"expected at most {MAX_STATE} characters, got {len(token)}")
@@ -165,18 +167,24 @@ class Seal:
         except (Error, UnicodeEncodeError):
             raise InvalidState(NOT_OURS) from None
 
-        mac, signed = raw[:MAC], raw[MAC:]
+        mac, signed = raw[:MAC_BYTES], raw[MAC_BYTES:]
         is_ours = any(self._compare(mac, self._mac(key, signed, call_digest)) for key in self._keys)
-        if len(raw) < HEAD or not is_ours:
+        if len(raw) < HEAD_BYTES or not is_ours:
             raise InvalidState(NOT_OURS)
 
-        nonce = signed[:NONCE]
-        issued = int.from_bytes(signed[NONCE : NONCE + TIME], "big")
-        if issued <= max(self._forgotten_until, int((self._clock() - LIFETIME_S) * 1000)):
+        nonce = signed[:NONCE_BYTES]
+        content = signed[NONCE_BYTES + TIME_BYTES :]
+        issued = int.from_bytes(signed[NONCE_BYTES : NONCE_BYTES + TIME_BYTES], "big")
+        if issued <= int((self._clock() - LIFETIME_S) * 1000):
             raise InvalidState(f"it is older than {LIFETIME_S:g} s")
+        if issued <= self._forgotten_until:
+            raise InvalidState(
+                "it is so old that the server cannot tell whether it was used before; "
+                "call again without it"
+            )
         if nonce in self._used:
             raise InvalidState("it was used before")
-        return OpenedState(signed[NONCE + TIME :], nonce, issued)
+        return OpenedState(content, nonce, issued)
 
     def mark_used(self, opened: OpenedState) -> None:
         """Remember that a token was used; open_token() rejects it from now on.
@@ -209,11 +217,12 @@ class Seal:
 
         signed: the nonce, the time of issue and the content.
         """
+        # All values of call_digest have the same length, so the border between the two is certain.
         return self._digest(key, call_digest + signed, "sha256")
 
 
 def digest(*parts: bytes) -> bytes:
-    """Return a SHA-256 hash of these parts, in this order."""
+    """Return a SHA-256 hash of these parts, their order and their lengths."""
     from hashlib import sha256
 
     result = sha256()

@@ -60,9 +60,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Session", "is_refusing_scopes"]
 
-# Whether the error that is being sent is an InsufficientScope of this process. An HTTP connection
-# reads it while it writes the response. The error code alone does not tell: an error that is
-# forwarded from another server may have the same code.
+# Whether the error that is being sent is an InsufficientScope of this process. The runtime
+# (runtime/call_answers.py) sets it around fail(); an HTTP connection (http/caller.py) reads it
+# while it writes the response. The error code alone does not tell: an error that is forwarded from
+# another server may have the same code.
 is_refusing_scopes: ContextVar[bool] = ContextVar("is_refusing_scopes", default=False)
 
 # The template RESULT for an integer id, which is the usual kind.
@@ -240,6 +241,7 @@ class Session:
         method = incoming.method
         if profile is not None and method in profile.methods:
             incoming.profile = profile
+            # Requests without `_meta` are legacy, which does not define these two params.
             if meta is not None and ("requestState" in params or "inputResponses" in params):
                 return self._resume(incoming, profile)
             # These lines do the same as _forward(). They are repeated here to save nearly every
@@ -321,13 +323,15 @@ class Session:
         """Send the response to a call. Sends nothing if the call was answered or cancelled before.
 
         If the result cannot be encoded, or is too large, an error is sent instead.
+
         result: a result in the form of revision 2026-07-28.
         passes: None if no guard (a wrapper of the backend) may change the result. Otherwise a
             function that gets the text of a result and returns whether the guards leave it
             unchanged; this is CallHooks.accepts_text.
 
-        Returns False if nothing was sent because the guards must see the result first: `passes` is
-        not None, and the result is not a single text that it accepts. Otherwise returns True.
+        Returns False if the caller must pass the result through the guards and call respond() again
+        without `passes`; nothing was sent then. `passes` was given, and the result is not a single
+        text that it accepts. Returns True in all other cases.
         Raises InputRequiredSignal if the result is an InputRequired.
         """
         if not incoming.open:
@@ -342,13 +346,14 @@ class Session:
             self._respond_unencodable(incoming, f"the result cannot be written as JSON: {exc}")
             return True
 
+        # encode() returns b"" if the guards must see the result first.
         if not body:
             return False
         peer = self.peer
         id = incoming.id
         if len(body) > JOINED_BYTES:
             head = RESULT_HEAD % encode(id)
-            if self._is_too_large(incoming, len(head) + len(body) + 1):
+            if self._refuse_if_too_large(incoming, len(head) + len(body) + 1):
                 return True
             frame = b"".join((head, body, b"}"))
             # Free its memory now: the transport may copy the frame.
@@ -358,8 +363,8 @@ class Session:
 
         # In the usual case the handler has returned in its first step, so the request is in no
         # table of open requests, and the response is small. Then two lines replace
-        # peer.send_response(); they only leave out that the size of the response is recorded.
-        # Saving that function call makes a small call 1 % faster.
+        # peer.send_response(). They do not record the size of the response, which matters only for
+        # large ones. Saving that function call makes a small call 1 % faster.
         if (
             len(frame) <= peer.unread.small_bytes
             and incoming.table is None
@@ -370,7 +375,7 @@ class Session:
             peer.buffered_bytes = peer.send(frame, id)
             return True
 
-        if not self._is_too_large(incoming, len(frame)):
+        if not self._refuse_if_too_large(incoming, len(frame)):
             peer.send_response(incoming, frame)
         return True
 
@@ -378,18 +383,21 @@ class Session:
         """Answer with an error if a result certainly exceeds the limit of a message.
 
         This saves the time to encode such a result.
-        least_size: how many bytes the texts of the result have at least.
-        Returns whether the error was sent. Sends nothing if the call was answered or cancelled.
+        least_size: a lower bound of the size of the result's texts, in bytes.
+        Returns True if the error was sent, and False if the result may be small enough, or the call
+        was answered or cancelled.
         """
         return (
             incoming.open
             and least_size > self._limits.max_message_bytes
             and incoming.profile.encoder.sends_all(result)
-            and self._is_too_large(incoming, least_size, "more than ")
+            and self._refuse_if_too_large(incoming, least_size, "more than ")
         )
 
-    def _is_too_large(self, incoming: SessionRequest, size: int, bound: str = "") -> bool:
-        """Return whether a response exceeds the limit of a message. If so, answer with an error.
+    def _refuse_if_too_large(self, incoming: SessionRequest, size: int, bound: str = "") -> bool:
+        """Answer with an error if a response exceeds the limit of a message.
+
+        Returns whether the error was sent.
 
         size: the length of the response in bytes.
         bound: "more than " if the response is longer than this.
@@ -448,8 +456,10 @@ class Session:
     ) -> OutgoingRequest:
         """Send a request to the client (before MCP 2026-07-28).
 
-        done: called once: with the result as undecoded JSON, or with an exception, which is an
-            RpcError, ProtocolError, TimeoutError or Disconnected.
+        There is no time limit; to stop waiting, call peer.abandon().
+
+        done: called once, unless the request is abandoned: with the result as undecoded JSON, or
+            with an RpcError, ProtocolError or Disconnected.
         about: the id of the call whose handler asks the client; None if no call does.
         Raises RpcError if too many requests wait for the client's responses.
         """
@@ -460,7 +470,7 @@ class Session:
         return self.peer.request(request.method, bytes(request.params), done, about=about)
 
     def reply_suspended(self, incoming: SessionRequest) -> None:
-        """Answer a call with `input_required`. Called when its handler has asked the client.
+        """Answer a call with `input_required`. Called when its handler has used Context.ask().
 
         The response contains the client requests (elicitations and so on) of the handler that have
         no answer, and a state that the client sends back with its answers.
@@ -477,7 +487,7 @@ class Session:
         Raises RpcError if the client cannot answer a request, the state is too large, or the client
         was asked too often. Raises ValueError for a malformed client request.
         """
-        dialogue = self.dialogues.load_client_requests(incoming, wanted)
+        dialogue = self.dialogues.set_client_requests(incoming, wanted)
         result = self.dialogues.encode_client_requests(incoming.call, dialogue, wanted.state)
         self.respond(incoming, result)
 

@@ -30,7 +30,7 @@ from concertino.protocol.request_profile import (
     describe_with_path,
     pop_member,
 )
-from concertino.protocol.revisions import LEGACY, REQUESTS, REVISIONS, implementation
+from concertino.protocol.revisions import LEGACY, REQUESTS, REVISIONS, limit_implementation
 from concertino.protocol.subscriptions import Subscriptions
 from concertino.types.results import LEVELS, Level
 
@@ -159,7 +159,7 @@ class SessionMethods:
         result: dict[str, Any] = {
             "protocolVersion": revision.name,
             "capabilities": declared,
-            "serverInfo": implementation(profiles.features.info, revision),
+            "serverInfo": limit_implementation(profiles.features.info, revision),
         }
         if profiles.features.instructions is not None:
             result["instructions"] = profiles.features.instructions

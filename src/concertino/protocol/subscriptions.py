@@ -1,4 +1,4 @@
-"""Subscriptions: the requests of one session that stay open, and the changes that they report.
+"""Subscriptions: the changes that a client wants to be notified of, and the calls it holds open.
 
 A client subscribes with the requests of the specification (protocol/wanted_updates.py). In
 addition, a handler may hold its call open: the call then runs until the client cancels it or the
@@ -25,7 +25,7 @@ __all__ = ["Subscriptions"]
 
 
 class Subscriptions:
-    """The subscriptions of one session.
+    """The subscriptions of one session: those of the specification, and the calls held open.
 
     peer: sends notifications, and the responses that end subscriptions.
     limits: how many subscriptions the client may have.
@@ -47,7 +47,10 @@ class Subscriptions:
         self._held_open: list[SessionRequest] = []
 
     def wanted_updates(self) -> WantedUpdates:
-        """Return the client's subscriptions; the object is created on first use."""
+        """Return what the client has subscribed to by the requests of the specification.
+
+        The object is created on first use.
+        """
         if self._updates is None:
             # Imported here, because most clients never subscribe to anything.
             from concertino.protocol.wanted_updates import WantedUpdates
@@ -64,8 +67,8 @@ class Subscriptions:
     def open_count(self) -> int:
         """Return how many subscriptions are open: subscriptions/listen, and calls held open.
 
-        Peer.running contains their requests too. Subtract this number from its length to get the
-        number of all other calls.
+        Peer.running contains these requests: the number of other calls is
+        `len(peer.running) - open_count`.
         """
         count = 0 if self._updates is None else self._updates.open_count
         return count + sum(item.open for item in self._held_open)
@@ -83,9 +86,7 @@ class Subscriptions:
                     incoming.on_cancel("the server ends the subscription")
 
     def hold_open(self, incoming: SessionRequest) -> None:
-        """Treat a call that is being handled as a subscription.
-
-        Three things change for the call from now on:
+        """Turn a running call into a subscription. Three things change for the call from now on:
 
         - Its params are dropped, because it may stay open for days.
         - Its frame and its probable result do not count against the limits in bytes.

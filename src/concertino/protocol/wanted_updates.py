@@ -67,7 +67,7 @@ _decode_params = Decoder(_ListenParams).decode
 
 
 class _Listener(Struct):
-    """An open subscriptions/listen request.
+    """An open subscriptions/listen request. (Listeners of sockets are in package transports.)
 
     incoming: the request.
     lists, uris: the lists and the resources of which it wants to be notified.
@@ -82,7 +82,9 @@ class _Listener(Struct):
 
 
 class WantedUpdates:
-    """The subscriptions of one connection.
+    """The resources and lists of which one client wants notifications, by its own requests.
+
+    Subscriptions (protocol/subscriptions.py) adds the calls that a handler holds open.
 
     peer: sends the notifications.
     limits: how many subscriptions the client may have.

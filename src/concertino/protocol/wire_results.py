@@ -31,7 +31,7 @@ from concertino.errors import (
 )
 from concertino.jsonrpc.messages import JOINED_BYTES, one_line
 from concertino.protocol.call import InputRequired
-from concertino.protocol.revisions import Revision, implementation
+from concertino.protocol.revisions import Revision, limit_implementation
 from concertino.types.results import (
     Annotations,
     AudioContent,
@@ -60,6 +60,31 @@ if TYPE_CHECKING:
 
 __all__ = ["CACHED", "InputRequiredSignal", "ResultEncoder"]
 
+# The key of a result's `_meta` under which it names the server (2026-07-28 basic/index).
+SERVER_INFO = "io.modelcontextprotocol/serverInfo"
+
+# The methods whose results have caching hints (server/utilities/caching).
+CACHED = frozenset(
+    (
+        "server/discover",
+        "tools/list",
+        "prompts/list",
+        "resources/list",
+        "resources/templates/list",
+        "resources/read",
+    )
+)
+
+# The methods whose results are lists, which are cached as JSON.
+LISTS = frozenset(("tools/list", "prompts/list", "resources/list", "resources/templates/list"))
+
+# "Do not cache" is the default, because it is always correct.
+NOT_CACHED = {"ttlMs": 0, "cacheScope": "private"}
+NO_TTL = b'"ttlMs":0,'
+PRIVATE = b'"cacheScope":"private",'
+NO_HINTS = Cacheable()
+COMPLETE = Raw(b'"complete"')
+
 # A function that translates a result to an older revision. The types are Any, because each function
 # takes and returns its own type of results.
 Downgrade = Callable[[Any, Revision], Any]
@@ -87,7 +112,7 @@ class ResultEncoder:
 
         # The beginning of the JSON of every 2026-07-28 result.
         empty_result = encode(
-            {"resultType": "complete", "_meta": {SERVER_INFO: implementation(info, revision)}}
+            {"resultType": "complete", "_meta": {SERVER_INFO: limit_implementation(info, revision)}}
         )
         self._start = empty_result.removesuffix(b"}") + b","
         # The beginning of the JSON of results with caching hints. A hint that the result lacks is
@@ -116,7 +141,8 @@ class ResultEncoder:
         Raises InputRequiredSignal for an InputRequired, TypeError for a value that is not a result,
         and msgspec's errors for a value that cannot be encoded.
         """
-        # Check first for the most frequent result: one text block from a tool.
+        # Check first for the most frequent result: one text block from a tool. The conditions of
+        # _is_plain_block() are repeated here to save a function call.
         if type(result) is CallToolResult:
             content = result.content
             if len(content) == 1 and result.structured_content is UNSET and result.meta is None:
@@ -133,7 +159,7 @@ class ResultEncoder:
                         return body
                     # The slice below copies the body, which is fast only for a short one.
                     if len(body) > JOINED_BYTES:
-                        return _insert_long(self._start, body)
+                        return _insert_members(self._start, body)
                     return self._start + body[1:]
         if passes is not None:
             return b""
@@ -162,12 +188,17 @@ class ResultEncoder:
         return cached[1]
 
     def sends_all(self, result: Struct | Raw) -> bool:
-        """Return whether encode() certainly writes each text of a result."""
+        """Return whether encode() writes every text block and structured content of a result.
+
+        Their length is then a lower bound of the size of the response.
+        """
         if self._modern:
             return type(result) is not InputRequired
-        # Older revisions lack structured content, and some members and kinds of content.
+        # Older revisions lack some members and kinds of content; before 2025-06-18 structured
+        # content is left out, too. Results of nothing but plain text blocks, with structured
+        # content or without, are certain.
         return (
-            self.revision.resource_links and isinstance(result, Struct) and _is_plain_text(result)
+            self.revision.richer_results and isinstance(result, Struct) and _is_plain_text(result)
         )
 
     def error_code(
@@ -253,7 +284,7 @@ class ResultEncoder:
             has_hints = hints.ttl_ms is not UNSET, hints.cache_scope is not UNSET
             start = self._cacheable_start[has_hints]
         # `start` ends with a comma, which an empty result ({}) does not need.
-        return _insert_long(start, body) if len(body) > 2 else start[:-1] + b"}"
+        return _insert_members(start, body) if len(body) > 2 else start[:-1] + b"}"
 
     def _encode_members(self, result: Raw, method: str) -> bytes:
         """Translate a result that is given as JSON to this revision, and return it as JSON.
@@ -271,11 +302,12 @@ class ResultEncoder:
             return encode(members)
 
         meta = decode(members.pop("_meta", b"{}"), type=dict[str, Any])
-        meta.setdefault(SERVER_INFO, implementation(self._info, self.revision))
+        meta.setdefault(SERVER_INFO, limit_implementation(self._info, self.revision))
         first: dict[str, Any] = {"resultType": "complete", "_meta": meta}
         # Only complete results have caching hints (server/utilities/caching).
         if method in CACHED and members.get("resultType", COMPLETE) == COMPLETE:
             first |= NOT_CACHED
+        # Members of the result override these.
         return encode({**first, **members})
 
     def _decoder_of(self, method: str) -> Callable[[Raw], Struct] | None:
@@ -289,39 +321,15 @@ class ResultEncoder:
         return self._decoders[method]
 
 
-def _insert_long(start: bytes, body: bytes) -> bytes:
-    """Return a JSON object with members inserted at its beginning; a long object is copied once.
+def _insert_members(start: bytes, body: bytes) -> bytes:
+    """Return a JSON object with members inserted at its beginning.
 
     start: a brace, the members, and a comma.
     body: the JSON object, which has members.
     """
+    # The memoryview avoids a second copy of a long object.
     return b"".join((start, memoryview(body)[1:]))
 
-
-# The key of a result's `_meta` under which it names the server (2026-07-28 basic/index).
-SERVER_INFO = "io.modelcontextprotocol/serverInfo"
-
-# The methods whose results have caching hints (server/utilities/caching).
-CACHED = frozenset(
-    (
-        "server/discover",
-        "tools/list",
-        "prompts/list",
-        "resources/list",
-        "resources/templates/list",
-        "resources/read",
-    )
-)
-
-# The methods whose results are lists, which are cached as JSON.
-LISTS = frozenset(("tools/list", "prompts/list", "resources/list", "resources/templates/list"))
-
-# "Do not cache" is the default, because it is always correct.
-NOT_CACHED = {"ttlMs": 0, "cacheScope": "private"}
-NO_TTL = b'"ttlMs":0,'
-PRIVATE = b'"cacheScope":"private",'
-NO_HINTS = Cacheable()
-COMPLETE = Raw(b'"complete"')
 
 # Method -> the type of its results. _feature_types() has more entries.
 _RESULT_TYPES: Mapping[str, type[Struct]] = {
@@ -345,9 +353,10 @@ def _feature_types() -> Mapping[str, type[Struct]]:
 
 
 def _is_plain_text(result: Struct) -> bool:
-    """Return whether a result is a tool result that contains only plain text blocks.
+    """Return whether the content of a tool result is only plain text blocks.
 
-    Such results are by far the most frequent ones, and nothing in them needs a check.
+    The result may have structured content, too. Such results are by far the most frequent ones, and
+    nothing in them needs a check.
     """
     return (
         type(result) is CallToolResult
@@ -380,7 +389,7 @@ def _downgrade_call_result(result: CallToolResult, revision: Revision) -> CallTo
     ]
     if structured is not UNSET:
         raw = bytes(structured) if type(structured) is Raw else encode(structured)
-        if revision.resource_links:
+        if revision.richer_results:
             structured = Raw(raw if raw.lstrip()[:1] == b"{" else b'{"result":%b}' % raw)
         else:
             structured = UNSET
@@ -401,14 +410,14 @@ def _downgrade_block(block: ContentBlock, number: int, revision: Revision) -> Co
         contents = ResourceContents(f"audio:{number}", blob=block.data, mime_type=block.mime_type)
         block = EmbeddedResource(contents, annotations=block.annotations)
     if isinstance(block, ResourceLink):
-        if not revision.resource_links:
+        if not revision.richer_results:
             text = f"{block.title or block.name}: {block.uri}"
             if block.description is not None:
                 text = f"{text} ({block.description})"
             return TextContent(text)
         if not revision.icons:
             block = replace(block, icons=None)
-    if revision.resource_links:
+    if revision.richer_results:
         return block
 
     block = replace(block, annotations=_drop_last_modified(block.annotations), meta=None)
@@ -445,7 +454,7 @@ def _downgrade_templates(
 
 def _downgrade_prompts(result: ListPromptsResult, revision: Revision) -> ListPromptsResult:
     prompts = [_downgrade_item(prompt, None, revision) for prompt in result.prompts]
-    if not revision.resource_links:
+    if not revision.richer_results:
         prompts = [_drop_argument_titles(prompt) for prompt in prompts]
     return replace(result, prompts=prompts)
 
@@ -469,7 +478,7 @@ def _downgrade_item(item: Item, annotations: Annotations | None, revision: Revis
     changes: dict[str, Any] = {}
     if not revision.icons:
         changes["icons"] = None
-    if not revision.resource_links:
+    if not revision.richer_results:
         changes |= {"title": None, "meta": None}
         if annotations is not None:
             changes["annotations"] = _drop_last_modified(annotations)
@@ -477,7 +486,7 @@ def _downgrade_item(item: Item, annotations: Annotations | None, revision: Revis
 
 
 def _downgrade_read_result(result: ReadResourceResult, revision: Revision) -> ReadResourceResult:
-    if revision.resource_links:
+    if revision.richer_results:
         return result
     return replace(result, contents=[replace(part, meta=None) for part in result.contents])
 
@@ -498,7 +507,7 @@ def _downgrade_tool(tool: Tool, revision: Revision) -> Tool:
         changes["annotations"] = None
     if not revision.icons:
         changes["icons"] = None
-    if not revision.resource_links:
+    if not revision.richer_results:
         changes |= {"title": None, "output_schema": None, "meta": None}
     elif tool.output_schema is not None:
         # Imported here, because clients of 2026-07-28 never need it.

@@ -232,7 +232,7 @@ async def _retry_with_answers(
     """Send the client requests in `wanted`, wait for the answers, and call the backend again."""
     from concertino.runtime.client_questions import send_questions
 
-    dialogue = connection.session.dialogues.load_client_requests(request, wanted)
+    dialogue = connection.session.dialogues.set_client_requests(request, wanted)
     if wanted.questions:
         await send_questions(connection.session, dialogue, wanted.questions, request.id)
     else:

@@ -34,7 +34,7 @@ from concertino.backend.interface import Context
 from concertino.errors import INTERNAL_ERROR, InvalidClientResponse, RpcError, Suspended, TimedOut
 from concertino.jsonrpc.messages import Id
 from concertino.jsonrpc.outgoing_requests import OutgoingRequest
-from concertino.protocol.client_request_forms import downgrade_request, to_wire_request
+from concertino.protocol.client_request_forms import to_wire_request, translate_request
 from concertino.protocol.dialogue import Dialogue
 from concertino.protocol.request_profile import SessionRequest
 from concertino.protocol.seal import LIFETIME_S, Seal, UsedStates
@@ -149,7 +149,7 @@ async def ask(
     dialogue = session.dialogues.open(request)
     revision = request.profile.encoder.revision
     wire_requests = {
-        key: downgrade_request(
+        key: translate_request(
             to_wire_request(question),
             revision,
             request.profile.client,
@@ -182,9 +182,11 @@ async def send_questions(
     answer, TimedOut after ten minutes, and Disconnected. After an exception or a cancellation,
     notifications/cancelled is sent for the questions without an answer.
     """
-    # waits.sent: key of a question that was sent -> a future that is done when it needs no answer
-    # any more.
-    sent_elsewhere = {dialogue.waits.sent[key] for key in keys if key in dialogue.waits.sent}
+    # waits.client_answers: key of a question that was sent -> a future that is done when it needs
+    # no answer any more.
+    sent_elsewhere = {
+        dialogue.waits.client_answers[key] for key in keys if key in dialogue.waits.client_answers
+    }
     if sent_elsewhere:
         await asyncio.wait(sent_elsewhere)
         return
@@ -198,7 +200,7 @@ async def send_questions(
     try:
         for key in keys:
             if (question := dialogue.unanswered.get(key)) is not None:
-                dialogue.waits.sent[key] = done_here
+                dialogue.waits.client_answers[key] = done_here
                 futures[key] = future = loop.create_future()
                 on_response = partial(_set_outcome, future, question.method)
                 outgoing.append(session.send_client_request(question, on_response, about))
@@ -217,7 +219,7 @@ async def send_questions(
             session.peer.abandon(request, "the question needs no answer any more", about)
         for key in futures:
             dialogue.unanswered.pop(key, None)
-            del dialogue.waits.sent[key]
+            del dialogue.waits.client_answers[key]
         done_here.set_result(None)
 
 
@@ -258,17 +260,17 @@ async def once(
         the first time.
     """
     while (raw := dialogue.saved.get(key)) is None:
-        if (done_elsewhere := dialogue.waits.once.get(key)) is not None:
+        if (done_elsewhere := dialogue.waits.saved_values.get(key)) is not None:
             # Another task of the handler is making the value.
             await asyncio.wait((done_elsewhere,))
             continue
-        dialogue.waits.once[key] = done_here = asyncio.get_running_loop().create_future()
+        dialogue.waits.saved_values[key] = done_here = asyncio.get_running_loop().create_future()
         try:
             value = make()
             value = await value if isawaitable(value) else value
             dialogue.saved[key] = Raw(encode_finite(value, f"once({key!r})"))
         finally:
-            del dialogue.waits.once[key]
+            del dialogue.waits.saved_values[key]
             done_here.set_result(None)
     return decode(raw, type=kind)
 

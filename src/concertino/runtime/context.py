@@ -285,11 +285,11 @@ class CallCaller(Struct, eq=False):
 
     @property
     def wants_progress(self) -> bool:
-        return self.request.profile.token is not None
+        return self.request.profile.progress_token is not None
 
     @property
     def log_level(self) -> Level | None:
-        rank = self.session.session.notifications.least_level(self.request)
+        rank = self.session.session.notifications.least_rank(self.request)
         return None if rank is None else LEVEL_NAMES[rank]
 
     def pass_result(self, result: Raw, revision: str) -> None:
