@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from concertino.http.large_answers import LargeAnswer
+from concertino.http.large_responses import LargeResponse
 
 LIMIT = 2000
 TEXT = b"x" * 3000
@@ -14,7 +14,7 @@ TEXT = b"x" * 3000
 
 def read(body: bytes, step: int, limit: int = LIMIT) -> tuple[bytes, int]:
     """Return the error for the question, and how many bytes were read."""
-    answer = LargeAnswer(limit)
+    answer = LargeResponse(limit)
     for at in range(0, len(body), step):
         piece = body[at : at + step]
         if answer.feed(piece, is_last=at + step >= len(body)):
@@ -97,7 +97,7 @@ def test_reads_no_more_of_a_batch_than_four_times_the_limit() -> None:
 
 def test_a_batch_is_held_and_another_answer_is_not() -> None:
     for body, held in ((b'[{"id":5}', 900), (b'{"id":5,', 0)):
-        answer = LargeAnswer(LIMIT)
+        answer = LargeResponse(LIMIT)
         answer.feed(body.ljust(900), is_last=False)
         assert answer.held_bytes == held
 

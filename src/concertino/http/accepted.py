@@ -55,12 +55,13 @@ def _allows(ranges: dict[str, bool], media_type: str) -> bool:
 def _is_zero_weight(parameter: str) -> bool:
     """Return whether a parameter of a media range is a weight of 0 (`q=0`): not acceptable."""
     name, _, weight = parameter.partition("=")
-    # A weight of 0 may have decimals, as in `q=0.000`.
+    # A weight of 0 may have decimals, as in `q=0.000`. rstrip() makes "" of "0"; a malformed `q=`
+    # counts as 0, too.
     return name.strip() == "q" and weight.strip().rstrip("0").rstrip(".") in ("", "0")
 
 
 def is_json(content_type: bytes | None) -> bool:
-    """Return whether a Content-Type header says that the body is JSON."""
+    """Return whether a Content-Type header says that the body is JSON. None (no header): False."""
     if content_type == b"application/json":
         return True
     media_type = (content_type or b"").partition(b";")[0]

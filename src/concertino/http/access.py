@@ -39,8 +39,10 @@ MAX_PORT = 65535
 class AccessRules:
     """Checks the headers Origin and Host of requests.
 
-    origins: the origins of pages that may use the server, such as `https://app.example.com`.
-    hosts: names of the server in addition to the names of this machine, in lower case.
+    Pages of this machine may always use the server.
+
+    origins: the origins of other pages that may use it, such as `https://app.example.com`.
+    hosts: the server's names besides those of this machine; each in lower case.
     own_origin: the origin of the server itself, whose pages may use it, too; None if it has none.
     checks_host: whether Host must name this server. False for a Unix socket, which no browser can
         reach.
@@ -48,7 +50,7 @@ class AccessRules:
         reverse proxy in front of it speaks TLS (RFC 9110, section 7.4).
 
     Attributes:
-    has_origins: whether response_headers() returns any headers.
+    has_origins: whether `origins` is not empty. If not, response_headers() always returns b"".
     """
 
     def __init__(
@@ -66,21 +68,23 @@ class AccessRules:
         self.has_origins = bool(self._origins)
         self._checks_host = checks_host
         self._accepts_https = accepts_https
-        # Heads that were accepted before, to check each head once only. HeadParser returns the same
-        # object for equal heads. When it has REMEMBERED heads, it begins again with an empty set.
-        self._known: set[RequestHead] = set()
+        # Heads that were accepted before, to check each head once only: HeadParser returns the same
+        # object for equal heads. When there are REMEMBERED of them, as many as HeadParser caches,
+        # the set is cleared.
+        self._accepted: set[RequestHead] = set()
 
     def check(self, head: RequestHead) -> None:
-        """Raise HttpError 403 if Origin names a foreign page, or Host another server.
+        """Raise HttpError 403 if Origin may not use this server, or Host names another server.
 
         Raises HttpError 421 if the target of the request is an `https` URL, and `accepts_https` is
         False.
         """
-        if head in self._known:
+        if head in self._accepted:
             return
         if head.scheme == "https" and not self._accepts_https:
             raise HttpError(HTTPStatus.MISDIRECTED_REQUEST, "this server does not speak TLS")
         origin = head.headers.get(b"origin")
+        # HeadParser refuses a request without Host.
         host = head.headers[b"host"]
         if origin is not None and not self._allows_origin(origin):
             raise HttpError(
@@ -92,9 +96,9 @@ class AccessRules:
             if self._hosts != LOOPBACK_NAMES:
                 expected += ", or one of --public-url, --allow-host"
             raise HttpError(HTTPStatus.FORBIDDEN, f"Host: expected {expected}, got {_quote(host)}")
-        if len(self._known) >= REMEMBERED:
-            self._known.clear()
-        self._known.add(head)
+        if len(self._accepted) >= REMEMBERED:
+            self._accepted.clear()
+        self._accepted.add(head)
 
     def _allows_origin(self, origin: bytes) -> bool:
         """Return whether pages of an origin may use this server."""
@@ -106,8 +110,8 @@ class AccessRules:
     def response_headers(self, head: RequestHead) -> bytes:
         """Return the CORS headers of the response to a request that check() has accepted.
 
-        Returns b"" for a request without Origin, and if `origins` is empty: then the browser lets a
-        page of this machine send requests, but not read the responses.
+        Returns b"" for a request without Origin. Also returns b"" if `origins` is empty: pages of
+        this machine may then send requests, but the browser does not let them read the responses.
         """
         if not self._origins:
             return b""
@@ -120,14 +124,16 @@ class AccessRules:
         )
 
     def preflight_headers(self, head: RequestHead) -> bytes | None:
-        """Return the headers of the response to a CORS preflight request (OPTIONS).
+        """Return the headers of the response to a CORS preflight request that check() has accepted.
 
-        Returns None if `origins` is empty, or if the request has no Origin.
+        Returns None if `origins` is empty, or if the request has no Origin. The caller then treats
+        OPTIONS like any other method that the path does not have.
         """
         if not self._origins or b"origin" not in head.headers:
             return None
         asked = head.headers.get(b"access-control-request-headers", b"").decode("latin-1")
         names = [name.strip() for name in asked.split(",")]
+        # These names become a part of a response header, so they may have no other characters.
         params = [
             name
             for name in names
@@ -135,7 +141,7 @@ class AccessRules:
         ]
         allowed = ", ".join([ALLOWED_HEADERS, *params])
         return (
-            f"Access-Control-Allow-Methods: GET, POST, DELETE\r\n"
+            "Access-Control-Allow-Methods: GET, POST, DELETE\r\n"
             f"Access-Control-Allow-Headers: {allowed}\r\n"
             "Access-Control-Max-Age: 600\r\n"
         ).encode() + self.response_headers(head)
@@ -150,4 +156,5 @@ def _host_name(url: str) -> str | None:
 
 
 def _quote(value: bytes) -> str:
+    """Return the beginning of a header's value in quotes, for an error text."""
     return repr(value[:128].decode("latin-1"))

@@ -41,8 +41,8 @@ FORWARDED = frozenset(
     (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto",
      b"x-real-ip")
 )  # fmt: skip
-# The response to a CORS preflight request for the metadata. Clients in browsers send the header
-# MCP-Protocol-Version with the request for it, so the browser asks first.
+# The response to a CORS preflight request for the metadata. Clients in browsers request the
+# metadata with the header MCP-Protocol-Version, so the browser sends a preflight request before.
 METADATA_PREFLIGHT = (
     b"Access-Control-Allow-Origin: *\r\n"
     b"Access-Control-Allow-Methods: GET\r\n"
@@ -57,7 +57,7 @@ class Admission:
     """Decides which requests are served, before their bodies are read.
 
     options: the settings of the server.
-    listeners: the addresses at which clients reach the server.
+    listeners: the listening sockets.
     endpoint: the path of the MCP endpoint.
     open_paths: the paths whose requests need no token.
     Raises ValueError if the options are not safe for these listeners, for example if other machines
@@ -82,7 +82,7 @@ class Admission:
         self._open_paths = open_paths
         self._proxies: TrustedProxies | None = None
         if options.behind_proxy:
-            # Imported here, as Gate below, because most servers do not need it.
+            # Imported here, like Gate below, because most servers need neither.
             from concertino.http.forwarded import TrustedProxies
 
             self._proxies = TrustedProxies(options.trusted_proxies)
@@ -135,10 +135,13 @@ class Admission:
     def admit(
         self, head: RequestHead, facts: Mapping[str, object]
     ) -> Principal | asyncio.Future[Principal] | None:
-        """Return the principal (verified user) of a request; None if the user is not known.
+        """Return the principal (verified user) of a request.
 
-        Returns a future of the principal if another server must first verify the token.
-        facts: what is known about the client, such as its address (`Connection.facts`).
+        Returns None without authorization, and for requests that need no token. Without
+        authorization, the principal of a Unix socket's client is still returned. Returns a future
+        of the principal if another server must first verify the token.
+
+        facts: what is known about the client, as in Connection.facts (transports/connection.py).
         Raises HttpError, from this method or from the future, to refuse the request.
         """
         if self._proxies is not None:
@@ -168,9 +171,9 @@ class Admission:
         return self._gate is not None
 
     def begin(self, exchange: Exchange, principal: Principal) -> None:
-        """Count a request of a principal (verified user) until its end.
+        """Count a request of a principal (verified user) until exchange.on_end, which this sets.
 
-        Raises HttpError 429 if the principal exceeds one of its limits.
+        Does nothing without authorization. Raises HttpError 429 if the principal exceeds a limit.
         """
         if self.principal_use is not None:
             self.principal_use.begin(exchange, principal.identity)
@@ -178,8 +181,9 @@ class Admission:
     def answer_metadata(self, exchange: Exchange) -> bool:
         """Respond to a request for the protected resource metadata (RFC 9728).
 
-        Returns whether it has responded: False if the request has another path.
-        Raises HttpError 405 for another method than GET or HEAD.
+        Returns whether it has responded: False if the request has another path. Also responds to
+        OPTIONS with Origin, a CORS preflight request. Raises HttpError 405 for any method but
+        OPTIONS (with Origin), GET and HEAD.
         """
         identity = self._identity
         head = exchange.head

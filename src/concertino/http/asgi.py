@@ -3,10 +3,10 @@
     mcp = server.asgi()
     app = Starlette(routes=[Route("/mcp", mcp)], lifespan=mcp.lifespan)
 
-An ASGI server can also serve it alone: `uvicorn shop:mcp`. An HttpConnection answers the requests,
-with the same checks and limits as in an HttpServer at a socket (asgi_channel.py). The backend
-starts with the lifespan of the application. Frameworks do not pass the lifespan to mounted
-applications; then the backend starts with the first request.
+An ASGI server can also serve `mcp` alone: `uvicorn shop:mcp` for a module shop. An HttpConnection
+answers the requests, with the same checks and limits as in an HttpServer at a socket
+(asgi_channel.py). The backend starts with the lifespan of the application. Without `lifespan=`, it
+starts with the first request.
 Source: the ASGI specification 3.0, "HTTP & WebSocket" and "Lifespan".
 """
 
@@ -59,6 +59,7 @@ class AsgiApplication:
         limits: Limits | None = None,
     ) -> None:
         self._backend = backend
+        # The paths of the MCP endpoint, below the path of the mount.
         self._paths = frozenset(("", "/", path.rstrip("/"), path.rstrip("/") + "/"))
         self._options = options
         self._limits = limits
@@ -92,13 +93,13 @@ class AsgiApplication:
             raise NotImplementedError(f"concertino serves no ASGI scope of the type {kind!r}")
 
     def _find_path(self, scope: Mapping[str, Any]) -> str:
-        """Return the path of a request, as the HttpServer knows it."""
+        """Return the path that the HttpServer gets: ENDPOINT for each path of the MCP endpoint."""
         path = _path_below_mount(scope)
         return ENDPOINT if path in self._paths else path
 
     @asynccontextmanager
     async def lifespan(self, app: object) -> AsyncGenerator[None]:
-        """Start the backend, and end it at the end of the `async with` statement.
+        """Start the backend, and close it when the framework ends its lifespan.
 
         Frameworks take this method as their lifespan: `Starlette(lifespan=mcp.lifespan)`.
         app: the application of the framework, which is not used.
@@ -110,7 +111,7 @@ class AsgiApplication:
             await self.close()
 
     async def close(self) -> None:
-        """End the backend. Calls that run may finish within the drain time."""
+        """Close the backend. Calls that run may finish within limits.drain_s seconds."""
         service, self._service = self._service, None
         if service is not None:
             await service.close()
@@ -118,8 +119,8 @@ class AsgiApplication:
     async def _start(self) -> _Service:
         """Start the service on the running event loop if necessary, and return it.
 
-        Raises the error of HttpServer if it cannot be started with these options. Requests within
-        RETRY_S get the same error, and the next one after that starts a new service.
+        Raises the error of HttpServer if the start fails. Later calls raise the same error for
+        RETRY_S (1 s); the first call after this time starts a new service.
         """
         service = self._service
         if service is None or service.loop is not asyncio.get_running_loop() or service.may_retry:
@@ -164,7 +165,7 @@ class _Service:
     A Host (runtime/host.py) starts the backend, and serves it on each connection. Each request of
     the ASGI server is passed to an AsgiChannel, which is used again for later requests.
 
-    find_path: returns the path of a request, as the HttpServer knows it, from its ASGI scope.
+    find_path: returns the path that the HttpServer gets for a request, from its ASGI scope.
 
     Attributes:
     loop: the event loop.
@@ -197,7 +198,7 @@ class _Service:
 
     @property
     def may_retry(self) -> bool:
-        """Whether the start failed at least RETRY_S ago, so that a new service may be started."""
+        """Whether the start failed at least 1 s (RETRY_S) ago, so that a new one may be tried."""
         return self._failed_at is not None and self.loop.time() - self._failed_at >= RETRY_S
 
     async def _run(self, host: Host, options: HttpOptions | None) -> None:
@@ -206,6 +207,8 @@ class _Service:
             async with host:
                 http = HttpServer(host, [], options)
                 await http.start()
+                # With writes_at_once, a response reaches its AsgiChannel while the request is
+                # being passed on, and not in a later iteration of the event loop.
                 self._make_connection = http.connection_factory(
                     _AsgiClients(), AsgiConnection, writes_at_once=True
                 )
@@ -217,6 +220,7 @@ class _Service:
                 await http.closed
         except Exception as exc:
             if self.is_ready:
+                # The service has failed later, which asyncio logs when it frees the task.
                 raise
             # Report the failure only now, when the backend is closed, so that the next start does
             # not overlap with this one.
@@ -224,7 +228,7 @@ class _Service:
             self.started.set_exception(exc)
 
     async def close(self) -> None:
-        """End the Host and the HttpServer. Calls that run may finish within the drain time."""
+        """End the Host and the HttpServer. Calls that run may take limits.drain_s more seconds."""
         self._has_to_end.set()
         await asyncio.wait([self._running])
 
@@ -252,8 +256,9 @@ class _AsgiClients:
     address = "asgi"
 
     def examine(self, sock: object) -> Mapping[str, object]:
-        """Return facts about a client, as in `Connection.facts`. sock is not used.
+        """Return facts about a client, as in Connection.facts (transports/connection.py).
 
-        The AsgiChannel adds the client's address, because only the ASGI server knows it.
+        sock is not used. The AsgiChannel adds the client's address, which only the ASGI server
+        knows.
         """
         return {"transport": "asgi"}

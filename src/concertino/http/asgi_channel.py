@@ -32,6 +32,8 @@ __all__ = ["AsgiChannel", "AsgiConnection"]
 HOP_BY_HOP = frozenset(
     (b"connection", b"content-length", b"expect", b"keep-alive", b"transfer-encoding", b"upgrade")
 )
+# The status `100 Continue`, which comes before the response.
+CONTINUE = 100
 # The headers of a response that the ASGI server adds by itself.
 LEFT_TO_SERVER = (b"connection", b"date", b"transfer-encoding")
 
@@ -74,11 +76,11 @@ class AsgiChannel(asyncio.Transport):
         self._watching: asyncio.Task[None] | None = None
         self.is_closed = False
         self._is_paused = False
-        # What _reuse_head() last encoded, and the HTTP head that it made of it.
+        # What _encode_head_of() last encoded, and the HTTP head that it returned.
         self._last_parts: tuple[object, ...] = ()
         self._last_head = b""
         # The path at which the application is mounted, and the client, of the last request.
-        self._last_place: tuple[object, object] = ("", None)
+        self._last_root_and_client: tuple[object, object] = ("", None)
         http.connection_made(self)
 
     async def serve(
@@ -101,9 +103,9 @@ class AsgiChannel(asyncio.Transport):
             return True
         body: bytes = message.get("body", b"")
         if not message.get("more_body"):
-            self._feed(self._reuse_head(scope, len(body)) + body, receive)
+            self._feed(self._encode_head_of(scope, len(body)) + body, receive)
         else:
-            self._feed(self._reuse_head(scope, None), None)
+            self._feed(self._encode_head_of(scope, None), None)
             if not await self._pass_on_body(body, receive):
                 return False
 
@@ -117,8 +119,8 @@ class AsgiChannel(asyncio.Transport):
                     self._stop_watching()
                     self._resume_writing()
                     return response.is_reusable
-            # send() returns when the ASGI server has room for more. Then the connection may write
-            # at once what has waited for that.
+            # send() returns when the ASGI server has room for more. Now the connection may write
+            # the output that it has held, which adds messages at once.
             self._resume_writing()
             if messages:
                 continue
@@ -126,23 +128,20 @@ class AsgiChannel(asyncio.Transport):
                 return False
             await self._wait()
 
-    def _reuse_head(self, scope: Mapping[str, Any], length: int | None) -> bytes:
-        """Return the head of a request as bytes, and update the facts of the connection.
+    def _encode_head_of(self, scope: Mapping[str, Any], length: int | None) -> bytes:
+        """Return the head of a request as bytes. Set the connection's facts to those of its client.
 
-        Most requests have the same head as the request before. Then the bytes of that head are
-        returned again, because comparing takes a third of the time of encoding. Requests of
-        different clients may use one channel. So the facts get the address of this request's
-        client, and the path at which the application is mounted.
-
-        scope: the ASGI scope of the request.
         length: the length of the body; None for a body in chunks.
         """
+        # Requests of different clients may use one channel, so the facts may change. Most requests
+        # have the same head as the request before, and comparing takes a third of the time of
+        # encoding.
         get = scope.get
         root = get("root_path", "")
         client = get("client")
-        place = (root, client)
-        if place != self._last_place:
-            self._last_place = place
+        root_and_client = (root, client)
+        if root_and_client != self._last_root_and_client:
+            self._last_root_and_client = root_and_client
             self._http.facts = _describe_client(root, None if client is None else tuple(client))
         parts = (
             scope["headers"], length, scope["path"], root, scope["method"], get("query_string", b"")
@@ -244,7 +243,8 @@ class AsgiChannel(asyncio.Transport):
         """
         self._response.set_json(body, headers)
         if len(body) >= REPORTED_BYTES:
-            # It counts as unread until serve() passes it to the ASGI server.
+            # It counts as unread until serve() passes it to the ASGI server. Nobody waits until a
+            # smaller response is read.
             self._pause_writing()
         self._wake()
 
@@ -359,14 +359,15 @@ class _ResponseMessages:
         if self.messages or self._headers:
             self._end_body()
 
+    # Called by httptools
+
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers = (*self._headers, (name.lower(), value))
 
     def on_headers_complete(self) -> None:
         status: int = self._parser.get_status_code()
         self.is_reusable = self._parser.should_keep_alive()
-        if status == 100:
-            # `100 Continue` is not the response.
+        if status == CONTINUE:
             self._headers = ()
             return
         headers = [pair for pair in self._headers if pair[0] not in LEFT_TO_SERVER]
@@ -379,11 +380,14 @@ class _ResponseMessages:
         self.messages.append({"type": "http.response.body", "body": data, "more_body": True})
 
     def on_message_complete(self) -> None:
-        if self._parser.get_status_code() != 100:
+        if self._parser.get_status_code() != CONTINUE:
             self._end_body()
 
     def _end_body(self) -> None:
-        """Complete the response: mark its last message as the end of the body."""
+        """Complete the response: mark its last message as the end of the body.
+
+        Does nothing if the response is complete, as a response without a body is after its head.
+        """
         if self.is_complete:
             return
         self.is_complete = True
@@ -403,7 +407,7 @@ def _parse_headers(lines: bytes) -> list[tuple[bytes, bytes]]:
 
 @lru_cache(maxsize=256)
 def _describe_client(root: str, client: tuple[Any, ...] | None) -> Mapping[str, object]:
-    """Return facts about a client, as in `Connection.facts`.
+    """Return facts about a client, as in Connection.facts (transports/connection.py).
 
     root: the path at which the application is mounted.
     client: the client in the ASGI scope: its address and its port; None if it is not known.
@@ -433,7 +437,8 @@ def _encode_head(path: str, scope: Mapping[str, Any], length: int | None) -> byt
     if query := scope.get("query_string", b""):
         target += b"?" + query
     head = b"%b %b HTTP/1.1\r\n%b\r\n\r\n" % (method, target, b"\r\n".join(lines))
-    # A newline in a header would let the client add lines, or even another request.
+    # A newline in a header would let the client add lines, or even another request. The head has
+    # one line for each header, the request line and the empty line.
     if head.count(b"\n") != len(lines) + 2 or head.count(b" HTTP/1.1\r\n") != 1:
         raise ValueError("the ASGI server has passed a header or a path on that spans lines")
     return head

@@ -61,10 +61,9 @@ class TokenVerifier(Protocol):
         """Verify a token, and return the principal (user) to whom it was issued.
 
         Returns an awaitable of the principal if another server must be asked.
-
-        Refuse a token that was issued for another server than this one (its audience).
         This method and the awaitable raise InvalidToken to refuse the token, and
-        VerifierUnavailable if it can be neither accepted nor refused now.
+        VerifierUnavailable if it can be neither accepted nor refused now. An implementation must
+        refuse a token whose audience is another server.
         """
         ...
 
@@ -101,6 +100,7 @@ class Authorization(Struct, frozen=True):
             raise ValueError(
                 f"authorization: cache_s: expected 0 to {MAX_CACHE_S:g} seconds, got {self.cache_s}"
             )
+        # Refuses a single str, which is a collection of its characters.
         force_setattr(self, "scopes", check_scopes(self.scopes))
 
     def make_verifiers(self) -> list[TokenVerifier]:

@@ -24,13 +24,13 @@ class HttpCaller:
 
     The user is a Principal, which is replaced when the user's token changes.
 
-    facts: what is known about the client of the first request, such as its address.
-    principal: the verified user of the first request; None if there is no authorization.
+    facts: what is known about the client of the first request, such as its address. The attribute
+        `facts` also contains the principal of this request.
+    principal: the verified user of the first request, then of the latest one; None if there is no
+        authorization.
     challenges: makes the 401 and 403 errors; None if there is no authorization.
 
     Attributes:
-    facts: the facts, with the principal of the first request added.
-    principal: the principal of the last request.
     identity: the Principal.identity that all principals of the Connection have; b"" without
         authorization.
     """
@@ -56,6 +56,7 @@ class HttpCaller:
 
         None, for a request without a user, changes nothing.
         """
+        # The same object is the usual case. Comparing the fields takes longer.
         if principal is None or principal is self.principal or principal == self.principal:
             return
         self.principal = principal
@@ -65,13 +66,15 @@ class HttpCaller:
     def is_scope_refusal(self, outcome: int | None) -> bool:
         """Return whether the response that is being written says that the caller lacks scopes.
 
-        Returns False for an error of another server behind a Proxy.
+        Returns False for an error of another server behind a Proxy, because a new token for this
+        server would not help.
+
+        Call this within Connection.write(): the session has then set a context variable that says
+        whether the refusal is its own.
 
         outcome: the code of the error in the response; 0 for a result, and None if the message is
             no response.
         """
-        # The session sets this context variable while it writes a refusal of its own. For the error
-        # of another server, a login at this server would not help.
         return outcome == INSUFFICIENT_SCOPE and is_refusing_scopes.get()
 
     def scope_challenge(self, frame: bytes) -> bytes:

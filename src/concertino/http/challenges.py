@@ -1,8 +1,8 @@
 """Challenges: makes the header WWW-Authenticate, which tells a client how to get access.
 
 The Gate, which checks the token of each request, puts the header into the errors with which it
-refuses requests. HttpCaller adds the header to the response of a call whose tool needs more scopes
-than the token has.
+refuses requests. The response of a call whose tool needs more scopes than the token has gets the
+header from HttpCaller.
 
 Source: RFC 6750 section 3; RFC 9728 section 5.1; 2026-07-28 basic/authorization.
 """

@@ -85,7 +85,8 @@ class ChunkedBody:
         elif self._is_trailer:
             self._trailer_bytes += len(line)
             trailer = TRAILER.fullmatch(line)
-            # The name of the field; None in the empty line that ends the body.
+            # The name of the field; b"" for a malformed line, and for the empty line that ends the
+            # body.
             name = b"" if trailer is None else trailer[1] or b""
             is_too_long = self._trailer_bytes > MAX_TRAILER_BYTES
             if trailer is None or is_too_long or name.lower() in NO_TRAILERS:

@@ -72,14 +72,18 @@ class RequestHandler(Protocol):
         ...
 
     def examine(self, transport: asyncio.Transport, /) -> Mapping[str, object]:
-        """Return what is known about a new client, such as its address, as in `Connection.facts`.
+        """Return what is known about a new client, such as its address.
 
+        The keys are those of Connection.facts (transports/connection.py).
         Raises OSError if the client may not connect.
         """
         ...
 
     def on_connect(self, connection: HttpConnection, /) -> bool:
-        """Register a new connection. Returns False if there are too many, so it is refused."""
+        """Register a new connection.
+
+        Returns False if there are too many. The HttpConnection then responds with 503 and closes.
+        """
         ...
 
     @property
@@ -96,8 +100,9 @@ class RequestHandler(Protocol):
     ) -> Principal | asyncio.Future[Principal] | None:
         """Check a request before its body is read, and return the user who has sent it.
 
-        Returns None if the user is not known. Returns a future of the user if another server must
-        be asked first. This method and the future raise HttpError to refuse the request.
+        Returns None to serve the request without a user. Returns a future of the user if another
+        server must be asked first. This method and the future raise HttpError to refuse the
+        request.
         """
         ...
 
@@ -109,9 +114,9 @@ class RequestHandler(Protocol):
         ...
 
     def on_request(self, exchange: Exchange, /) -> None:
-        """Respond to a request, now or later. Raises HttpError to refuse it.
+        """Respond to a request with the methods of its Exchange, now or later.
 
-        The response is sent with the methods of the exchange.
+        The HttpConnection flushes the output of this call. Raises HttpError to refuse the request.
         """
         ...
 
@@ -126,14 +131,15 @@ class HttpConnection(asyncio.Protocol):
     handler: responds to the requests.
 
     Attributes:
-    facts: what is known about the client, such as its address, as in `Connection.facts`
+    facts: what is known about the client, such as its address, as in Connection.facts
         (transports/connection.py).
     exchange: the request that is being answered; None while there is none.
     reserved_bytes: how many bytes of the current request's body count towards the server's limit
         for large bodies; 0 for a small body. The server adds up this attribute of all connections.
     is_ending: whether the connection will be closed after the current response.
-    on_close: called when the connection has been closed, by either side.
-    on_drain: called with the number of unread bytes when the client has read some output.
+    on_close: set by code that responds: called when the connection has been closed, by either side.
+    on_drain: set by code that responds: called with the number of unread bytes when the client has
+        read some output.
     """
 
     def __init__(self, handler: RequestHandler) -> None:
@@ -188,7 +194,7 @@ class HttpConnection(asyncio.Protocol):
             if reader.held_bytes > READ_AHEAD_BYTES:
                 self._pause_reading()
             return
-        # Both conditions are reader.is_inside, without a function call for each request.
+        # This is reader.is_inside, without a function call for each request.
         was_inside = reader.unused_bytes or reader.head is not None
         self._read_requests(data)
         if not was_inside and (reader.unused_bytes or reader.head is not None):
@@ -234,9 +240,9 @@ class HttpConnection(asyncio.Protocol):
             if request is None:
                 return
             head, refusal = request.head, request.refusal
-            # A body over the size limit is refused. If it was the client's response to a request of
-            # this server, an error response replaces the body. Then the handler must get it, so
-            # that the server's request fails.
+            # A body over the size limit is refused at once, with one exception: if it was the
+            # client's response to a request of this server, request.body is an error response with
+            # the id of that request. The handler must get the error, so that the request fails.
             if refusal is not None and not request.body:
                 self._refuse(refusal)
                 return
@@ -274,25 +280,25 @@ class HttpConnection(asyncio.Protocol):
                 return
             self._reader.principal = principal
 
-    def _on_principal(self, head: RequestHead, verdict: asyncio.Future[Principal]) -> None:
+    def _on_principal(self, head: RequestHead, verified: asyncio.Future[Principal]) -> None:
         """Read the rest of a request whose user has been verified, or refuse the request.
 
-        verdict: the result of the verification, which is done: the user, or an HttpError.
+        verified: the future of on_head(), which is done: it has the user, or an HttpError.
         """
         if self._transport is None or self.is_ending:
             # The connection has ended meanwhile, so the exception of the future has no effect. Read
             # it, because asyncio logs an exception that nobody has read.
-            if not verdict.cancelled():
-                verdict.exception()
+            if not verified.cancelled():
+                verified.exception()
             return
         try:
-            self._reader.principal = verdict.result()
+            self._reader.principal = verified.result()
         except HttpError as refusal:
             self._refuse(refusal)
             return
         self._reader.awaits_user = False
         self._on_body_due(head)
-        self._resume_reading()
+        self._read_on()
 
     def _on_body_due(self, head: RequestHead) -> None:
         """Send `100 Continue` to a client that waits for it before it sends the body."""
@@ -321,9 +327,10 @@ class HttpConnection(asyncio.Protocol):
         self.end_output()
 
     def end_output(self) -> None:
-        """Send the queued output, and close the connection when the client has had time to read it.
+        """Send the queued output, and close the connection LINGER_S (1 s) later.
 
-        The caller must ignore what the client sends meanwhile.
+        In this time the client can read the output. A connection with TLS is closed as soon as the
+        output is sent. If Exchange.on_data is set, it must ignore what the client sends meanwhile.
         """
         self.is_ending = True
         self._flush_now()
@@ -404,9 +411,9 @@ class HttpConnection(asyncio.Protocol):
             self._handler.turn.end()
 
     def end_with_json(self, exchange: Exchange, body: bytes, headers: bytes) -> None:
-        """Send the usual response, 200 with a JSON body, and continue with the next request.
+        """Queue the usual response, 200 with a JSON body, and continue with the next request.
 
-        The connection must stay open after it.
+        Exchange.respond() calls this only if the connection stays open after the response.
 
         exchange: the request whose response this is.
         headers: additional headers, as whole lines.
@@ -414,7 +421,7 @@ class HttpConnection(asyncio.Protocol):
         self.end_exchange(exchange, encode_json_response(body, headers))
 
     def end_exchange(self, exchange: Exchange, output: bytes) -> None:
-        """Send the last bytes of a response, and continue with the next request.
+        """Queue the last bytes of a response, and continue with the next request.
 
         exchange: the request whose response ends.
         output: the last bytes; empty if all were sent already.
@@ -426,7 +433,8 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None and output:
             self._output.append(output)
         if self.exchange is not exchange:
-            # The client has disconnected meanwhile.
+            # The client has disconnected meanwhile. The steps above had no effect then, because
+            # connection_lost() has removed on_end and the transport.
             return
         self.exchange = None
         self.reserved_bytes = 0
@@ -438,10 +446,13 @@ class HttpConnection(asyncio.Protocol):
         elif self._reader.unused_bytes:
             # With call_soon(), because the handler of this request may still be running, and would
             # be called again for the next request before it has returned.
-            self._loop.call_soon(self._resume_reading)
+            self._loop.call_soon(self._read_on)
 
-    def _resume_reading(self) -> None:
-        """Continue to read input, and pass on the requests that have arrived."""
+    def _read_on(self) -> None:
+        """Resume reading if it is paused, and pass the requests that have arrived to the handler.
+
+        Does not pass requests on while another one is being answered.
+        """
         transport = self._transport
         if transport is not None and not transport.is_reading() and not transport.is_closing():
             transport.resume_reading()
@@ -456,7 +467,11 @@ class HttpConnection(asyncio.Protocol):
             # The rest of the buffer is sent before the socket is closed.
             self._transport.close()
 
-    # The end
+    # The end. These methods differ in what is still sent:
+    # - end_output(): the queued output, which the client has time to read. For refusals.
+    # - close_when_idle(): the queued output, and the response to the current request.
+    # - close(): the queued output. The response to the current request is cut off.
+    # - abort(): nothing more.
 
     def close_when_idle(self) -> None:
         """Close the connection. If a request is being answered, its response is sent before."""
@@ -475,7 +490,7 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether the client has sent nothing since its last request was answered."""
+        """Whether no request is arriving or being answered."""
         return self.exchange is None and not self._reader.is_inside
 
     def check_time(self, now: float) -> None:
@@ -497,7 +512,7 @@ class HttpConnection(asyncio.Protocol):
                 self._activity.since = now
                 self.exchange.keep_alive()
         elif self.is_ending:
-            # The connection is about to be closed, and no request will be read.
+            # The response is sent, the connection is about to be closed, and no request is read.
             return
         elif self.is_idle:
             if now - self._activity.since >= timeouts.idle_s:

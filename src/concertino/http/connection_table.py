@@ -48,14 +48,14 @@ class ConnectionTable:
         self._connections: set[HttpConnection] = set()
         self.turn = WriteTurn(self._connections)
         self._timer: asyncio.TimerHandle | None = None
-        # Whether the last new client was refused. The next refusals are then not logged.
+        # Whether the last new client was refused. If so, the next refusal is not logged.
         self._has_refused = False
         self.is_stopping = False
         self.closed: asyncio.Future[None] = self._loop.create_future()
 
     @property
     def reserved_bytes(self) -> int:
-        """The size of the large bodies that are arriving or being answered, together."""
+        """The total size of the large bodies of all requests that are not yet answered."""
         return sum(connection.reserved_bytes for connection in self._connections)
 
     def add(self, connection: HttpConnection) -> bool:
@@ -66,6 +66,7 @@ class ConnectionTable:
         """
         has_room = len(self._connections) < self._max_connections
         if not has_room:
+            # The evicted connection stays in the set until asyncio calls its connection_lost().
             has_room = self._evict_idle()
         if not has_room and not self._has_refused:
             log.warning(

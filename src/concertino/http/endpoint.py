@@ -46,8 +46,8 @@ __all__ = ["McpEndpoint"]
 LEGACY_NAMES = frozenset(revision.name for revision in LEGACY)
 # The names of all revisions, the newest one first.
 ALL_NAMES = [revision.name for revision in reversed(REVISIONS)]
-# How many heads of requests are remembered together with their parsed headers.
-REMEMBERED = 256
+# How many heads of requests are kept together with their parsed headers.
+MAX_PARSED_HEADS = 256
 # In this revision a client may send several messages as an array.
 BATCH_REVISION = "2025-03-26"
 
@@ -67,7 +67,8 @@ class McpEndpoint:
         self._host = host
         self._sessions = sessions
         self._stateless = StatelessPool(host, wrap, challenges)
-        self._headers: dict[RequestHead, McpHeaders] = {}
+        # HeadParser returns the same object for equal heads, so parse each one only once.
+        self._parsed_headers: dict[RequestHead, McpHeaders] = {}
         self._malformed = MalformedBodies(host.limits)
         # A function that takes the name of a tool, and returns which arguments of the tool clients
         # must repeat in headers: path of an argument -> name of the header after `Mcp-Param-`.
@@ -77,7 +78,7 @@ class McpEndpoint:
 
     def post(self, exchange: Exchange) -> None:
         """Serve a POST. Raises HttpError to refuse it."""
-        headers = self._headers.get(exchange.head) or self._read_headers(exchange)
+        headers = self._parsed_headers.get(exchange.head) or self._parse_headers(exchange)
         if not headers.is_acceptable:
             raise _unacceptable(headers)
         body = exchange.body
@@ -96,6 +97,8 @@ class McpEndpoint:
         assert id is not None
         version = headers.version
         meta = message.params.meta
+        # Any revision in `_meta` means that the request needs no session. _check_headers() refuses
+        # a revision that is not known.
         if version == MODERN.name or (meta is not None and meta.version is not None):
             if message.method is None:
                 raise HttpError(
@@ -133,12 +136,12 @@ class McpEndpoint:
         body = encode_error(malformed.id, malformed.code, str(malformed))
         exchange.respond(HTTPStatus.BAD_REQUEST, body)
 
-    def _read_headers(self, exchange: Exchange) -> McpHeaders:
-        """Parse the headers of a request, and remember them for requests with an equal head."""
+    def _parse_headers(self, exchange: Exchange) -> McpHeaders:
+        """Parse the headers of a request, and keep them for requests with an equal head."""
         headers = read_headers(exchange.head)
-        if len(self._headers) >= REMEMBERED:
-            self._headers.clear()
-        self._headers[exchange.head] = headers
+        if len(self._parsed_headers) >= MAX_PARSED_HEADS:
+            self._parsed_headers.clear()
+        self._parsed_headers[exchange.head] = headers
         return headers
 
     def _check_request(
@@ -178,6 +181,8 @@ class McpEndpoint:
             # The request was passed on to the process that has the session.
             return
         if message.method == "notifications/cancelled" and not ids:
+            # Not only passed on: the session also ends the stream of the cancelled request, which
+            # gets no response.
             request_id = message.params.request_id
             session.cancel(exchange, request_id if isinstance(request_id, str | int) else None)
         else:
@@ -206,13 +211,14 @@ class McpEndpoint:
             raise HttpError(HTTPStatus.BAD_REQUEST, "expected messages, got an empty array")
         ids = [message.request_id for message in batch if message.request_id is not None]
         if not ids and any(message.id is None for message in batch):
-            # The session's error responses have no id either, so they would reach nobody.
+            # An id is malformed, and no request has one. The session would send its error response
+            # on the stream of a request, and this POST gets no stream.
             raise HttpError(HTTPStatus.BAD_REQUEST, "id: expected a text or an integer")
         session.deliver(exchange, headers.accepted, ids)
 
     def get(self, exchange: Exchange) -> None:
         """Serve a GET, which opens a stream of a session. Raises HttpError to refuse it."""
-        headers = self._read_headers_of_session(exchange, "GET opens a stream of a session")
+        headers = self._read_session_headers(exchange, "GET opens a stream of a session")
         if headers is None:
             return
         if not headers.accepted.stream:
@@ -223,7 +229,7 @@ class McpEndpoint:
 
     def delete(self, exchange: Exchange) -> None:
         """Serve a DELETE, which ends a session. Raises HttpError to refuse it."""
-        headers = self._read_headers_of_session(exchange, "DELETE ends a session")
+        headers = self._read_session_headers(exchange, "DELETE ends a session")
         if headers is None:
             return
         session = self._sessions.find(exchange, headers.session)
@@ -235,14 +241,15 @@ class McpEndpoint:
         """Log how many malformed bodies have arrived. Called at the end of the server."""
         self._malformed.report_end()
 
-    def _read_headers_of_session(self, exchange: Exchange, purpose: str) -> McpHeaders | None:
+    def _read_session_headers(self, exchange: Exchange, purpose: str) -> McpHeaders | None:
         """Return the headers of a request that is for a session only.
 
         purpose: what the method does, for the error.
         If the request is of an unknown revision, sends the error response and returns None.
         Raises HttpError 405 if the request names no session, or is of a revision without sessions.
         """
-        headers = self._read_headers(exchange)
+        # Parsed each time: such requests are rare, compared with POST.
+        headers = read_headers(exchange.head)
         is_modern = headers.version == MODERN.name
         if is_modern or headers.session is None:
             reason = f"{MODERN.name} has no sessions" if is_modern else "this request names none"
@@ -313,7 +320,10 @@ def _check_params(exchange: Exchange, annotated: ParamHeaders, id: Id) -> bool:
 
 
 def _refuse_header(exchange: Exchange, id: Id, text: str) -> bool:
-    """Refuse a request whose headers do not agree with its body. Returns False."""
+    """Refuse a request whose headers do not agree with its body.
+
+    Returns False, so that a check can end with `return _refuse_header(...)`.
+    """
     body = encode_error(encode_id(id), HEADER_MISMATCH, f"Header mismatch: {text}")
     exchange.respond(HTTPStatus.BAD_REQUEST, body)
     return False

@@ -76,7 +76,8 @@ class Envelope(Struct, frozen=True):
     """The fields of one JSON-RPC message that the HTTP transport reads.
 
     method: the method; None for a response.
-    id: the id; UNSET for a notification. It is None only for a message of a batch with a null id.
+    id: the id; UNSET for a notification. None for a null or malformed id, which only
+        decode_messages() returns.
     result, error: these fields of a response, as JSON; empty if they are missing.
     """
 
@@ -111,7 +112,7 @@ NAMED: dict[str, Callable[[Params], object]] = {
 
 
 class _LooseEnvelope(Struct):
-    """A message whose params do not have the types of Params."""
+    """A message of which some fields do not have the types of Envelope."""
 
     method: Any = None
     id: Any = UNSET
@@ -166,7 +167,8 @@ _decode_messages = Decoder(list[Envelope]).decode
 def decode_envelope(body: bytes) -> Envelope:
     """Read a message. Raises Malformed if it is not a JSON-RPC message.
 
-    A request whose fields have wrong types is returned without its params. The session refuses it.
+    If fields of `params` have wrong types, the Envelope has no params. The server later responds to
+    such a request with an error (protocol/session.py).
     """
     try:
         # msgspec does not check that fields which it leaves undecoded are valid UTF-8.
@@ -187,7 +189,9 @@ def decode_envelope(body: bytes) -> Envelope:
 def _read_loosely(body: bytes) -> Envelope:
     """Read a message with fields of wrong types, for which the session will return an error.
 
-    Raises Malformed if even the kind of the message cannot be recognized.
+    Returns an Envelope with the id None if the id is malformed: in a batch, the session responds to
+    it; decode_envelope() refuses it. Raises Malformed if the method is not a text, or if the body
+    cannot be decoded.
     """
     try:
         loose = _decode_loose(body)
@@ -228,8 +232,8 @@ def decode_messages(body: bytes, max_messages: int) -> list[Envelope]:
 def _decode_element(element: bytes) -> Envelope:
     """Read one message of a batch in which some message is nested too deeply.
 
-    For a request that is nested too deeply itself, returns an Envelope with only its id. The
-    session answers this request with an error.
+    For a request that is nested too deeply itself, returns an Envelope with its id and the method
+    "". The session responds to this request with an error.
     Raises Malformed if the element is not a JSON-RPC message for another reason.
     """
     try:
@@ -255,6 +259,7 @@ def _decode_element(element: bytes) -> Envelope:
 def _diagnose(body: bytes) -> Malformed:
     """Return the error for a body that is not a message, with the same text as over stdio."""
     message = decode(body)
+    # decode() accepts error responses with a null id, and has no text for a blank body.
     if type(message) is not InvalidMessage or not message.message:
         if body.startswith(b"{"):
             # An error response of a client that could not read the id of a request.
@@ -267,6 +272,7 @@ def _diagnose(body: bytes) -> Malformed:
     if code == 0:
         code = PARSE_ERROR if text.startswith("Parse error") else INVALID_REQUEST
     id = None if message.id is UNSET else encode_id(message.id)
+    # A malformed response has the code 0, too. `answers` has the ids of the server's requests.
     return Malformed(text, code, id, is_response=message.code == 0 and bool(message.answers))
 
 

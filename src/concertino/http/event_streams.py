@@ -1,9 +1,9 @@
 """EventStream: one stream of server-sent events of a session.
 
-A session has one stream for each request, with the response and the messages before it, and one
-stream for the messages that belong to no request. Events have ids, so that a client that has lost
-its connection can request the events that it has missed. For this purpose, an EventStore keeps the
-events that were sent, within limits.
+A session has one stream for each POST with requests, which carries the responses and the messages
+before them, and one stream for messages that belong to no request. Events have ids, so that a
+client that has lost its connection can request the events that it has missed. For this purpose, an
+EventStore keeps the events that were sent, within limits.
 Spec: 2025-11-25 basic/transports "Resumability and Redelivery".
 """
 
@@ -31,9 +31,12 @@ STREAM_ONLY = AcceptedForms(json=False, stream=True)
 
 
 class EventBudget:
-    """Counts the memory for the events that all sessions of a server keep.
+    """The memory for the events that all sessions of a server keep.
 
     limit_bytes: the limit for all of these events together, in bytes.
+
+    Attributes:
+    kept_bytes: the size of the events that are kept now. Each EventStore updates it.
     """
 
     def __init__(self, limit_bytes: int = TOTAL_BYTES) -> None:
@@ -117,8 +120,8 @@ class EventStream:
 
     Attributes:
     exchange: the HTTP response that carries the stream now; None while the client has none open.
-    cancel: cancels the call of a subscription, whose events are not kept, when the HTTP response is
-        lost; None for other streams.
+    cancel: set for the stream of a subscription, whose events are not kept: called when the client
+        has closed the HTTP response, to cancel the call. None for other streams.
     """
 
     def __init__(
@@ -152,14 +155,14 @@ class EventStream:
             previous.end_stream()
             previous.connection.flush()
 
-        def forget() -> None:
+        def on_lost() -> None:
             if self.exchange is exchange:
                 self.exchange = None
                 on_disconnect()
                 if self.cancel is not None:
                     self.cancel()
 
-        exchange.on_disconnect = forget
+        exchange.on_disconnect = on_lost
 
     @property
     def accepts_events(self) -> bool:
@@ -177,7 +180,8 @@ class EventStream:
     def send(self, frame: bytes) -> None:
         """Send a frame (the bytes of a JSON-RPC message) as an event.
 
-        If no HTTP response is open, the event is kept until the client resumes the stream.
+        The store keeps the event, within its limits, for a client that resumes the stream. It does
+        not keep events of a subscription.
         """
         self.open()
         self._last += 1
@@ -191,8 +195,8 @@ class EventStream:
     def resume(self, last_number: int | None = None) -> None:
         """Begin the current response with the events that the client has missed.
 
-        last_number: the number of the last event that the client has received; by default the
-            number of the last event that was sent.
+        last_number: the number of the last event that the client has received. By default, only the
+            events added while no response was open are sent.
         """
         exchange = self.exchange
         if exchange is None:
@@ -227,6 +231,7 @@ class EventStream:
             if exchange.is_stream:
                 exchange.end_stream()
             else:
+                # Such as the response to a request that the client has cancelled.
                 exchange.respond(HTTPStatus.NO_CONTENT)
             exchange.connection.flush()
 

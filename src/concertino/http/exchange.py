@@ -28,7 +28,7 @@ from concertino.protocol.principal import Principal
 
 __all__ = ["OK", "Exchange", "RequestConnection"]
 
-# Reading a member of an enumeration takes a function call on Python 3.11.
+# For the usual case: reading a member of an enumeration takes a function call on Python 3.11.
 OK = HTTPStatus.OK
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
 # The method whose stream lasts until the client or the server ends it.
@@ -38,8 +38,9 @@ LISTEN = b"subscriptions/listen"
 class Exchange(Struct, eq=False):
     """One request and its response, which is a body or a stream of events.
 
-    The code that responds calls one of these methods. After the end of the response, they do
-    nothing.
+    The code that responds calls one of these methods. They queue output: outside of
+    RequestHandler.on_request(), call connection.flush() afterwards. After the end of the response,
+    they do nothing.
     - respond(), or respond_as() for a body that is not JSON: a complete response.
     - open_stream(), send_event() and end_stream(): a stream of server-sent events.
     - begin_response(): a JSON body in several pieces.
@@ -49,21 +50,24 @@ class Exchange(Struct, eq=False):
     connection: the connection on which the request has come.
     head, body: the request.
     principal: the user who has sent the request; None if the user is not known.
-    keeps_connection: whether the connection may carry another request after this one.
+    is_passed_on: whether another process of the same server has passed the request on to this one.
+    is_stream: whether the response is a stream of events, or another protocol.
+    is_done: whether the response is complete, or cannot be sent any more.
+
+    The code that responds may set these:
     headers: additional headers for the response, as whole lines.
     on_disconnect: called when the client has closed the connection before the end of the response.
     on_idle: called when a request has waited for HttpTimeouts.keep_alive_s, and its response has
         not begun.
     on_end: called when the response is complete, or cannot be sent any more.
-    on_data: called with what the client sends after switch_protocols(); None before.
-    is_stream: whether the response is a stream of events, or another protocol.
-    is_done: whether the response is complete, or cannot be sent any more.
     is_subscription: whether this is a call that lasts until the client or the server ends it.
-    is_passed_on: whether another process of the same server has passed the request on to this one.
     sends_comments: whether keep_alive() sends comments on the stream.
-    refusal: an error that respond() sends in place of its arguments; None for nearly all requests.
-        It is set for a client's response that is over the size limit. `body` is then an error
-        response, which makes the server's request fail.
+
+    Only HttpConnection needs these:
+    keeps_connection: whether the connection may carry another request after this one.
+    on_data: called with what the client sends after switch_protocols(); None before.
+    refusal: an error that respond() sends in place of its arguments, for a body over the size limit
+        (HttpRequest.refusal); None for nearly all requests.
     """
 
     connection: RequestConnection
@@ -86,6 +90,7 @@ class Exchange(Struct, eq=False):
     def respond(self, status: HTTPStatus, body: bytes = b"", headers: bytes = b"") -> None:
         """Send a complete response. HEAD gets its head only.
 
+        If `refusal` is set, sends that error instead.
         headers: additional headers, as whole lines.
         """
         if self.is_done or self.is_stream:
@@ -148,12 +153,11 @@ class Exchange(Struct, eq=False):
     def switch_protocols(self, headers: bytes, on_data: Callable[[bytes], object]) -> None:
         """Use the connection for another protocol, such as WebSocket, from now on.
 
-        The exchange ends when the connection does. From now on, on_idle is called whenever nothing
+        The exchange ends when the connection does. Until then, on_idle is called whenever nothing
         was sent for HttpTimeouts.keep_alive_s.
 
         headers: the headers of the response (101), as whole lines.
-        on_data: called with the bytes that the client sends, in a later iteration of the event
-            loop.
+        on_data: called with the bytes that the client sends; never before this method returns.
         """
         self.is_stream = True
         self.on_data = on_data
@@ -177,8 +181,8 @@ class Exchange(Struct, eq=False):
 
         HttpConnection calls this when nothing was sent for HttpTimeouts.keep_alive_s.
         """
-        # A stream of events gets a comment. on_idle() begins such a stream, or sends the ping of a
-        # WebSocket.
+        # A stream of events gets a comment. For a call that has sent nothing yet, on_idle() begins
+        # the stream; for a WebSocket, it sends a ping.
         if self.is_stream and self.on_data is None:
             if self.sends_comments:
                 self.send_event(KEEP_ALIVE_COMMENT)
@@ -200,13 +204,16 @@ class Exchange(Struct, eq=False):
             # A connection with another protocol, such as a WebSocket, ends by the rules of that
             # protocol.
             return False
+        # The head tells a GET and subscriptions/listen. is_subscription is set for calls of other
+        # methods that last as long.
         head = self.head
         is_listening = head.method == "GET" or head.headers.get(b"mcp-method") == LISTEN
         return is_listening or self.is_subscription
 
     def expire(self) -> None:
         """End the stream and close the connection. The client may come back with a new token."""
-        # end_stream() removes the function, but the user of the stream must know that it has ended.
+        # end_stream() removes the function, but the code that sends the stream must know of the
+        # end.
         on_disconnect = self.on_disconnect
         self.keeps_connection = False
         self.end_stream()
@@ -217,8 +224,8 @@ class Exchange(Struct, eq=False):
         """End the exchange without a complete response, because the connection is closed."""
         self.is_done = True
         on_end, on_disconnect = self.on_end, self.on_disconnect
-        # These functions may refer to this exchange. Without this cycle of references, the memory
-        # of the body is freed at once, and not at a garbage collection.
+        # These functions may refer to this exchange. Break the cycle of references, so that the
+        # memory of the body is freed at once, and not at a garbage collection.
         self.on_end = self.on_disconnect = self.on_idle = self.on_data = None
         if on_end is not None:
             on_end()

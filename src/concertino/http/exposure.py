@@ -20,7 +20,7 @@ __all__ = ["check_exposure"]
 # The header Origin of a page, such as https://app.example.com or chrome-extension://abc.
 ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@*]+/?", re.ASCII)
 # A name or an IPv6 address, without a port.
-HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")
+HOST_NAME = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")
 
 
 def check_exposure(
@@ -33,9 +33,11 @@ def check_exposure(
     is not set and the server has no authorization.
 
     options: the settings of the server.
-    listeners: the addresses at which clients reach the server.
+    listeners: the listening sockets.
     endpoint: the path of the MCP endpoint.
     Raises ValueError, whose text says what to do, if an option is missing or contradicts another.
+    public_url is required if other machines reach a listener, and with authorization if all
+    listeners are Unix sockets.
     """
     _check_options(options)
     identity = None
@@ -78,7 +80,7 @@ def _check_options(options: HttpOptions) -> None:
                 "such as https://app.example.com"
             )
     for text in options.hosts:
-        if HOST.fullmatch(text) is None:
+        if HOST_NAME.fullmatch(text) is None:
             raise ValueError(
                 f"--allow-host {text}: expected a name without scheme and port, such as "
                 "mcp.example.com"

@@ -20,8 +20,8 @@ from concertino.http.request_head import RequestHead
 __all__ = ["Forwarded", "TrustedProxies"]
 
 # A quoted string; its content is the group. Anybody can send these headers, so each pattern takes a
-# time that grows with the length of a header, and not with its square: the content is limited, and
-# a name is searched from its first letter only.
+# time that grows with the length of a header, and not with its square. For this, the content of
+# QUOTED is limited, and the look-behind of PARAMETER finds a name from its first letter only.
 QUOTED = r'"((?:[^"\\]|\\.){0,64})"'
 # One parameter of the header Forwarded.
 PARAMETER = re.compile(rf'(?<![A-Za-z])([A-Za-z]+)\s*=\s*(?:{QUOTED}|([^\s;,"]*))')
@@ -74,7 +74,9 @@ class TrustedProxies:
             addresses = _split(head.headers.get(b"x-forwarded-for", b"").decode("latin-1"))
             protocols = _split(head.headers.get(b"x-forwarded-proto", b"").decode("latin-1"))
         # Go from the nearest proxy to the client. The first address that is not a trusted proxy is
-        # the client; what stands further left may be forged.
+        # the client; what stands further left may be forged. With two proxies, for example:
+        #   X-Forwarded-For:   CLIENT, PROXY_1    (PROXY_2 is `peer`)
+        #   X-Forwarded-Proto: https, http        (of CLIENT to PROXY_1, of PROXY_1 to PROXY_2)
         client = peer or ""
         protocol = protocols.pop() if protocols else ""
         for text in reversed(addresses[-MAX_HOPS:]):
@@ -84,8 +86,8 @@ class TrustedProxies:
             client = address
             if not self._trusts(address):
                 break
-            # The proxy at this address tells how its own client has reached it, unless the next
-            # one has passed its header on without adding a value.
+            # The proxy at this address is trusted, too, so the scheme that it has appended counts.
+            # If there is none left, the proxies do not append schemes: keep the last one.
             protocol = protocols.pop() if protocols else protocol
         return Forwarded(client, protocol.strip().lower() in UNENCRYPTED)
 

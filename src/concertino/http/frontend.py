@@ -35,7 +35,7 @@ from concertino.transports.stdio import bounded_stderr
 
 __all__ = ["HttpFrontend", "run_http", "split_http_address"]
 
-# Added to errors that name options of the command line, if the author has passed no options.
+# Added to errors that name options of the command line, if run_http() got no options.
 IN_CODE = (
     "in code: http_options=HttpOptions(authorization=..., tls=..., public_url=...), from "
     "concertino.http"
@@ -45,8 +45,8 @@ IN_CODE = (
 class HttpFrontend:
     """Lets clients reach the backend of this process over HTTP, until SIGTERM or SIGINT.
 
-    Implements Frontend (runtime/process.py). After the signal it accepts no more clients, and
-    running calls may finish within the drain time.
+    Implements Frontend (runtime/process.py), which has the docstrings of the methods. After the
+    signal, no more clients are accepted, and running calls may take limits.drain_s more seconds.
 
     listeners: the listening sockets. This object closes them.
     writer: writes the log to stderr without blocking; made by bounded_stderr().
@@ -82,8 +82,8 @@ class HttpFrontend:
         # With --workers, this process is one of several that share sessions, because each request
         # of a client may reach another process.
         place = worker_place()
-        workers = None if place is None else WorkerPeers(place)
-        self._server = HttpServer(host, self._listeners, self._options, wrap, workers)
+        peers = None if place is None else WorkerPeers(place)
+        self._server = HttpServer(host, self._listeners, self._options, wrap, peers)
         # A handler that cancels all tasks must not cancel this task.
         self._serving = hide_from_all_tasks(asyncio.get_running_loop().create_task(self._serve()))
         return self._serving
@@ -98,7 +98,7 @@ class HttpFrontend:
         # wait() does not raise the error of a failed start; run() reports that.
         await asyncio.wait((self._host.started,))
         if self._host.start_failure is None:
-            # Tell the parent process of a worker, and a service manager such as systemd, that this
+            # Tell the parent of a worker process, or a service manager such as systemd, that this
             # process is ready.
             follow_parent()
             notify_ready()
@@ -112,7 +112,7 @@ class HttpFrontend:
         """Close the listeners, because the backend could not start.
 
         failure: why the backend could not start; it is not sent to anybody.
-        Returns False, because no client was told.
+        Returns False: no client has got an error response.
         """
         for listener in self._listeners:
             listener.close()
@@ -122,6 +122,7 @@ class HttpFrontend:
         return 0
 
     def release(self) -> None:
+        # Not close(), because the server has closed the sockets.
         for listener in self._listeners:
             listener.remove()
 

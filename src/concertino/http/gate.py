@@ -144,7 +144,9 @@ class Gate:
         verdict: the awaitable that the verifier has returned.
         Raises HttpError 503 if too many tasks wait.
         """
-        # The token is in _pending already if an earlier verifier has asked a server and refused it.
+        # If an earlier verifier has asked a server and refused the token, _wait() has called this
+        # method: the token is in _pending already, and the new task replaces the task of _wait(),
+        # which waits for the new one.
         if len(self._pending) >= MAX_PENDING and digest not in self._pending:
             if iscoroutine(verdict):
                 # Nobody waits for it, and Python would warn about that.

@@ -5,8 +5,8 @@ front end that has made it. A key-value bucket of a NATS cluster has the address
 load balancer may send the requests of a session to any front end. Front ends connect to each other
 with TLS, and both sides present a certificate for the name FRONT_END.
 
-An entry of the bucket lasts for LASTS_S without renewal. If the front end of a session cannot be
-reached, the session counts as ended: the client gets 404, and opens another one.
+An entry of the bucket lasts for ENTRY_LASTS_S without renewal. If the front end of a session cannot
+be reached, the session counts as ended: the client gets 404, and opens another one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from concertino.http.exchange import Exchange
 from concertino.http.options import SharedSessions
 from concertino.http.relay import Relay
 from concertino.http.request_head import HttpError
-from concertino.http.session_peers import NO_SESSION, Examine, PeerServer
+from concertino.http.session_peers import NO_SESSION, MakePeerProtocol, PeerServer
 from concertino.http.tls import Tls, TlsAcceptor, TlsCertificate
 from concertino.nats.blocking import BlockingNats
 from concertino.nats.bucket import Bucket, BucketError
@@ -51,7 +51,7 @@ __all__ = ["MachinePeers"]
 log = logging.getLogger("concertino.http")
 
 # How long the bucket keeps an entry, in seconds.
-LASTS_S = FRONT_END_BUCKETS[FRONT_ENDS_BUCKET]
+ENTRY_LASTS_S = FRONT_END_BUCKETS[FRONT_ENDS_BUCKET]
 # After what time an entry is renewed, in seconds.
 RENEW_S = 15.0
 # How soon after a failed renewal the next one is tried, in seconds. It is short, because an entry
@@ -88,13 +88,13 @@ class MachinePeers:
         folder = Path(settings.certs)
         ca = os.fspath(folder / "ca.crt")
         files = Tls(os.fspath(folder / f"{FRONT_END}.crt"), os.fspath(folder / f"{FRONT_END}.key"))
-        self._certificate = _FrontEndCertificate(files, ca, is_client=False)
-        self._own_certificate = _FrontEndCertificate(files, ca, is_client=True)
+        self._server_certificate = _FrontEndCertificate(files, ca, is_client=False)
+        self._client_certificate = _FrontEndCertificate(files, ca, is_client=True)
         servers = parse_servers(settings.cluster)
         has_tls = any(server.needs_tls for server in servers)
         options = NatsOptions(
             HTTP_CLIENT,
-            tls=self._own_certificate.context if has_tls else None,
+            tls=self._client_certificate.context if has_tls else None,
             server_name=NATS_SERVER if has_tls else "",
             credentials=credentials_from_environment(),
         )
@@ -102,7 +102,7 @@ class MachinePeers:
             BlockingNats(servers, options, REQUEST_S),
             FRONT_ENDS_BUCKET,
             replicas=settings.replicas,
-            max_age_s=LASTS_S,
+            max_age_s=ENTRY_LASTS_S,
             timeout_s=REQUEST_S,
             owner=FRONT_END,
         )
@@ -140,14 +140,10 @@ class MachinePeers:
         Relay(exchange, lambda relay: self._connect(tag, relay))
         return True
 
-    async def serve(self, make: Callable[[Examine], Callable[[], asyncio.Protocol]]) -> PeerServer:
+    async def serve(self, make: MakePeerProtocol) -> PeerServer:
         """Let processes on other machines pass requests on to this process. Call this once.
 
         It listens for them, and stores the address of this process in the NATS bucket.
-
-        make: returns the protocol factory for the connections of these processes. It is called
-            once, with a function that checks a process which has connected: the function returns
-            facts about the process, or raises OSError to refuse it.
         Raises OSError if the address cannot be used or NATS cannot be reached.
         """
         listener = listen_tcp(self._host, self._port, allow_remote=True)
@@ -160,7 +156,7 @@ class MachinePeers:
             listener.close()
             self._unregister()
             raise OSError(f"sessions cannot be shared: {exc}") from None
-        acceptor = TlsAcceptor(listener, self._certificate, make(_examine))
+        acceptor = TlsAcceptor(listener, self._server_certificate, make(_examine))
         task = asyncio.get_running_loop().create_task(self._renew())
         return _Registration(acceptor, hide_from_all_tasks(task), self._unregister)
 
@@ -185,8 +181,8 @@ class MachinePeers:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
             self._known[tag] = address
-        self._own_certificate.reload()
-        context = self._own_certificate.context
+        self._client_certificate.reload()
+        context = self._client_certificate.context
         try:
             async with asyncio.timeout(CONNECT_S):
                 transport, _ = await loop.create_connection(
@@ -203,7 +199,7 @@ class MachinePeers:
     # Methods that run in the thread
 
     def _register(self) -> None:
-        """Store the address of this front end. Raises BucketError."""
+        """Store the address of this front end. Raises ConcertinoError, such as BucketError."""
         self._bucket.put(self._tag, format_address((self._host, self._port)).encode())
 
     def _look_up(self, tag: str) -> tuple[str, int] | None:
@@ -214,17 +210,17 @@ class MachinePeers:
         host, port = split_address(data.decode())
         return str(host), int(port)
 
-    # _unregister() and _renew() run on the event loop, _remove() runs in the thread.
+    def _remove(self) -> None:
+        with suppress(BucketError):
+            self._bucket.delete(self._tag)
+        self._bucket.close()
+
+    # Methods that run on the event loop
 
     def _unregister(self) -> None:
         """Remove the entry of this front end, without waiting for that, and end the thread."""
         self._thread.submit(self._remove)
         self._thread.shutdown(wait=False)
-
-    def _remove(self) -> None:
-        with suppress(BucketError):
-            self._bucket.delete(self._tag)
-        self._bucket.close()
 
     async def _renew(self) -> None:
         """Renew the entry of this front end, until this task is cancelled."""

@@ -22,16 +22,18 @@ SESSION = "Mcp-Session-Id"
 
 
 class McpHeaders(Struct, frozen=True):
-    """The headers that the MCP endpoint reads. A missing header is None.
+    """The headers that the MCP endpoint reads.
 
     accepted: the forms of the response that Accept allows.
     is_acceptable: whether a POST can be served: Content-Type says JSON, and Accept allows JSON or
         a stream of events.
-    version: the value of MCP-Protocol-Version.
-    method: the value of Mcp-Method.
-    name: the decoded value of Mcp-Name; also None if it is malformed.
-    session: the value of Mcp-Session-Id.
-    repeated: the name of a header that must not be repeated, but is.
+    version: the value of MCP-Protocol-Version; None without this header.
+    method: the value of Mcp-Method; None without this header.
+    name: the decoded value of Mcp-Name; None without this header, or if it is malformed. The
+        endpoint refuses a request that needs the header in both cases.
+    session: the value of Mcp-Session-Id; None without this header.
+    repeated: the first of the headers MCP-Protocol-Version, Mcp-Method and Mcp-Name that came more
+        than once; None if all came once.
     """
 
     accepted: AcceptedForms
@@ -54,6 +56,7 @@ def read_headers(head: RequestHead) -> McpHeaders:
     name = values.get(NAME.lower().encode())
     accepted = read_accept(values.get(b"accept"))
     is_acceptable = is_json(values.get(b"content-type")) and (accepted.json or accepted.stream)
+    # The headers of 2026-07-28, in which there is no Mcp-Session-Id.
     single = (VERSION, METHOD, NAME)
     repeated = [item for item in single if item.lower().encode() in head.repeated]
     return McpHeaders(

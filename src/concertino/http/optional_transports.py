@@ -35,7 +35,8 @@ class OptionalTransports:
     wrap: wraps each Connection before the host gets it, for example to trace its messages.
     options: the settings of the server, which say which of the transports are served.
     admission: decides which requests are served.
-    peers: the processes among which sessions are shared; None if there is one process.
+    peers: passes requests to the other processes that share the sessions; None if there is one
+        process.
     Raises ImportError if the package for WebSockets is needed and missing.
     """
 
@@ -89,6 +90,7 @@ class OptionalTransports:
             return False
         expected = "GET" if head.path == STREAM else "POST"
         if head.method == "OPTIONS" and (allowed := access.preflight_headers(head)):
+            # `allowed` contains the CORS headers already.
             exchange.headers = b""
             exchange.respond(HTTPStatus.NO_CONTENT, headers=allowed)
         elif head.method != expected:
@@ -100,9 +102,10 @@ class OptionalTransports:
         return True
 
     def answer_passed_on(self, exchange: Exchange) -> None:
-        """Serve a message of a 2024-11-05 session that another process has checked and passed on.
+        """Serve a message for a 2024-11-05 session of this process.
 
-        Raises HttpError to refuse it.
+        Another process has got the message from the client, checked it and passed it on.
+        Raises HttpError to refuse the message.
         """
         if self._sse is None:
             # Front ends on other machines may have other options.

@@ -64,21 +64,32 @@ class HttpOptions(Struct, frozen=True):
         options = HttpOptions(origins=("https://app.example.com",), max_connections=64)
         server.run(http="127.0.0.1:8000", http_options=options)
 
+    Who may use the server:
+    authorization: the tokens that are accepted; None to serve everybody who can connect.
+    no_auth: whether to serve without authorization at addresses that other machines can reach.
     origins: the origins of web pages that may use the server, such as `https://app.example.com`.
         Pages from this machine are always allowed.
+
+    How clients reach the server:
+    public_url: the URL by which clients know the MCP endpoint. Without a path, `/mcp` is added.
+        Required if other machines can reach the server.
+    hosts: names of the server that are accepted in the header Host, besides those of this machine
+        and of public_url.
+    tls: the certificate; None for connections without TLS.
+    behind_proxy: whether clients connect through a reverse proxy that has TLS.
+    trusted_proxies: the addresses or networks of reverse proxies. Their X-Forwarded-... and
+        Forwarded headers are read to log the client's address, and to refuse tokens that were sent
+        without TLS.
+
+    Limits:
     max_connections: how many connections there may be at the same time.
     max_sessions: how many sessions of MCP revisions before 2026-07-28 there may be. With 0, only
         clients of 2026-07-28 are served, which need no session.
-    timeouts: the time limits of connections and sessions.
-    authorization: the tokens that are accepted; None to serve everybody who can connect.
     principal_limits: the limits of each principal (one user of one client). They have no effect
         without authorization.
-    public_url: the URL by which clients know the MCP endpoint. Without a path, `/mcp` is added.
-    hosts: more names of the server that are accepted in the header Host.
-    tls: the certificate; None for connections without TLS.
-    behind_proxy: whether clients connect through a reverse proxy that has TLS.
-    trusted_proxies: the addresses or networks of proxies whose X-Forwarded-... headers are read.
-    no_auth: whether to serve without authorization at addresses that other machines can reach.
+    timeouts: the time limits of connections and sessions.
+
+    Transports and more:
     polling: when clients of MCP 2025-11-25 must poll for the result of a slow call; None if
         responses stay open until they are complete.
     sse: whether to serve clients of MCP 2024-11-05 too, at `/sse` and `/messages`.

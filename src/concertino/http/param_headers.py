@@ -35,7 +35,8 @@ MAX_INTEGER = 2**53 - 1
 INTEGER = re.compile(r"(-?[0-9]{1,17})(?:\.0+)?")
 # A text that a header can contain as it is.
 PLAIN = re.compile(r"[ -~]*")
-# Keywords whose value is a schema, a list of schemas, or schemas by name.
+# Keywords whose value is a schema, a list of schemas, or schemas by name. In drafts before 2020-12,
+# the value of `items` may also be a list.
 ONE_SCHEMA = (
     "items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames",
     "unevaluatedItems", "unevaluatedProperties", "additionalItems", "contentSchema",

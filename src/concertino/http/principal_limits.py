@@ -88,8 +88,9 @@ class PrincipalUse:
         self._loop = asyncio.get_running_loop()
 
     def begin(self, exchange: Exchange, identity: bytes) -> None:
-        """Count a request until its end. Raises HttpError 429 if its user exceeds a limit.
+        """Count a request until exchange.on_end, which this method sets.
 
+        Raises HttpError 429 if the user of the request exceeds a limit.
         identity: the identity of the principal (one user of one client) who has sent the request.
         """
         use = self._uses.get(identity)
@@ -117,6 +118,8 @@ class PrincipalUse:
             use.requests -= 1
             use.bytes -= size
 
+        # The request has just arrived, so no other code has set on_end. Code that sets on_end later
+        # must call this function, too.
         exchange.on_end = end
 
     def message_counter(self, identity: bytes) -> Callable[[], float] | None:

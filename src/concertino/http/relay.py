@@ -40,8 +40,9 @@ PASSED_HEADERS = (
 )
 # The headers of the owner's response that are not passed on to the client, because this process
 # writes its own.
-OWN_HEADERS = (b"content-type", b"content-length", b"cache-control", b"connection", b"date")
-# The largest line with a principal that _encode_request() adds to a body, in bytes.
+NOT_PASSED_HEADERS = (b"content-type", b"content-length", b"cache-control", b"connection", b"date")
+# The owner accepts bodies that are larger than the limit by this, in bytes, for the line with the
+# principal that _encode_request() adds. If the line is longer, the largest bodies get 413.
 MAX_PRINCIPAL_BYTES = 64 * 1024
 # The largest head of a response, in bytes.
 MAX_HEAD_BYTES = 64 * 1024
@@ -74,11 +75,11 @@ class Relay(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         # The head of the response while it arrives; None afterwards.
         self._head: bytes | None = b""
-        # How many bytes of the response's body have not arrived; 0 if its length is unknown.
+        # How many bytes of a body with Content-Length have not arrived. 0 for a stream of events.
         self._missing_bytes = 0
         self._chunks = ChunkedBody()
-        # Comments keep a stream alive. The owner sends them, and one of this process could be sent
-        # in the middle of an event.
+        # The owner sends the comments that keep a stream alive. A comment of this process could be
+        # sent in the middle of an event.
         exchange.sends_comments = False
         exchange.on_disconnect = self._close
         task = asyncio.get_running_loop().create_task(self._connect(connect))
@@ -155,7 +156,7 @@ class Relay(asyncio.Protocol):
         others = b"".join(
             b"%b: %b\r\n" % (name, value)
             for name, value in headers.items()
-            if name not in OWN_HEADERS
+            if name not in NOT_PASSED_HEADERS
         )
         if len(body) == length:
             exchange.respond(status, body, others)
@@ -232,15 +233,11 @@ def _encode_request(exchange: Exchange) -> bytes:
         for name in PASSED_HEADERS
         if name in head.headers
     )
-    request = b"%b %b HTTP/1.1\r\nHost: worker\r\nConnection: close\r\n%bContent-Length: %d\r\n\r\n"
-    return (request + b"%b\n%b") % (
-        head.method.encode(),
-        target.encode(),
-        lines,
-        len(who) + 1 + len(exchange.body),
-        who,
-        exchange.body,
-    )
+    length = len(who) + 1 + len(exchange.body)
+    # HTTP/1.1 requires Host, and the owner does not check its value.
+    request_line = b"%b %b HTTP/1.1\r\n" % (head.method.encode(), target.encode())
+    headers = b"Host: worker\r\nConnection: close\r\n%bContent-Length: %d\r\n" % (lines, length)
+    return b"".join((request_line, headers, b"\r\n", who, b"\n", exchange.body))
 
 
 def read_passed_on(exchange: Exchange) -> None:

@@ -69,7 +69,7 @@ def bad_request(text: str) -> HttpError:
 class RequestHead(Struct, frozen=True, eq=False):
     """The request line and the headers of one request.
 
-    Requests that begin with the same bytes share one object, and each object is hashable.
+    Requests with byte-identical heads share one object (HeadParser), which is hashable.
 
     method: the HTTP method, such as `POST`.
     path: the path of the target, without the query.

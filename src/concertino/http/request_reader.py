@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from concertino.http.byte_pieces import add_piece
 from concertino.http.chunked_body import ChunkedBody
-from concertino.http.large_answers import LargeAnswer, may_hold_answer, too_large
+from concertino.http.large_responses import LargeResponse, may_hold_response, too_large
 from concertino.http.request_head import HeadParser, HttpError, RequestHead
 from concertino.protocol.principal import Principal
 
@@ -34,12 +34,11 @@ class HttpRequest(Struct, frozen=True):
     """One HTTP request.
 
     head: the request line and the headers.
-    body: the whole body. Chunks (Transfer-Encoding) are joined.
-    principal: the user who has sent it; None if the user is not known.
-    refusal: the error response if the body was over the size limit; None for any other request. If
-        the body was over the limit and was the client's response to a request of this server,
-        `body` is an error response with the id of that request instead, so that the server's
-        request fails. For any other body over the limit, `body` is empty.
+    body: the whole body, with chunks (Transfer-Encoding) joined. For a body over the size limit: a
+        JSON-RPC error response with the id of the server's request to which the body responded, so
+        that the server's request fails; empty if the body was no such response.
+    principal: the user who has sent the request; None if the user is not known.
+    refusal: the error for a body over the size limit; None for any other request.
     """
 
     head: RequestHead
@@ -51,13 +50,15 @@ class HttpRequest(Struct, frozen=True):
 class RequestReader:
     """Reads the requests in the bytes that one client sends.
 
+    Call receive() with each input. While it returns a request, call next() for the requests that
+    have arrived together with it. Call feed() with input that arrives while no request may be read.
+
     parser: parses the heads. Several readers may share it.
-    on_head: called with the head of each request before its body is read, unless the head is the
-        one in the attribute `admitted`. The function sets `principal` of this object if the user is
-        known, or `awaits_user` if the user must be verified first. It raises HttpError to refuse
-        the request.
-    on_body_due: called with the head after on_head, if the body has not arrived together with the
-        head, and the user need not be verified first.
+    on_head: called with the head of each request before its body is read, unless the head is
+        `admitted`. It raises HttpError to refuse the request. It sets `principal` of this object,
+        or sets `awaits_user` to True if the user must be verified first.
+    on_body_due: called with the head when the client is to send the rest of the body. It is not
+        called if the whole body has arrived, or while `awaits_user` is True.
     on_reserve: called with the size of a large body before it is read. If the size is not known in
         advance, it is called again as the body grows. Raises HttpError to refuse the body.
     max_body_bytes: the limit for a body, in bytes.
@@ -67,9 +68,9 @@ class RequestReader:
         `principal`; None if on_head must be called each time.
     principal: the user who has sent the request whose head was read last.
     awaits_user: whether the rest of the request must wait until its user has been verified. The
-        caller then sets `principal`, sets this to False, and calls next().
+        code that verifies the user then sets `principal`, sets this to False, and calls next().
     head: the head of the request whose body is being read; None between requests.
-    unused_bytes: the number of bytes that have arrived and are not part of a parsed head or body.
+    unused_bytes: the number of bytes that have arrived and were not read yet.
     """
 
     def __init__(
@@ -105,12 +106,15 @@ class RequestReader:
         # The size that on_reserve() was last called with for the body that is being read.
         self._reserved_bytes = 0
         # Reads the current body if it is over the limit, and may be the client's response to a
-        # request of this server: then its id is needed, so that the request can fail.
-        self._large: LargeAnswer | None = None
+        # request of this server; None for any other body.
+        self._large: LargeResponse | None = None
 
     @property
     def held_bytes(self) -> int:
-        """The number of bytes that have arrived and belong to no complete request."""
+        """The number of bytes that the reader keeps: unused_bytes, and the body that it reads.
+
+        The owner limits this number.
+        """
         size = self.unused_bytes
         if self._chunks is not None:
             size += self._chunks.size
@@ -133,7 +137,7 @@ class RequestReader:
 
         They belong to another protocol, because the request has switched the protocol.
         """
-        return self._take() if self.unused_bytes else b""
+        return self._take()
 
     def receive(self, data: bytes) -> HttpRequest | None:
         """Add bytes that have arrived, and return the next complete request.
@@ -145,24 +149,24 @@ class RequestReader:
         if self._pieces or self.head is not None:
             self.feed(data)
             return self.next()
-        read = self._read_head(data)
-        return self._read_body(read) if isinstance(read, RequestHead) else read
+        found = self._read_head(data)
+        return self._read_body(found) if isinstance(found, RequestHead) else found
 
     def next(self) -> HttpRequest | None:
         """Return the next complete request.
 
         Returns None if more bytes are needed, or if the user must be verified first. Raises
-        HttpError if the request is malformed or not acceptable. Then the rest of the bytes cannot
-        be read any more.
+        HttpError if the request is malformed or not acceptable. After an HttpError, or a request
+        with `refusal`, no further request can be read.
         """
         head = self.head
         if head is None:
             if not self.unused_bytes:
                 return None
-            read = self._read_head(self._take())
-            if not isinstance(read, RequestHead):
-                return read
-            head = read
+            found = self._read_head(self._take())
+            if not isinstance(found, RequestHead):
+                return found
+            head = found
         return self._read_body(head)
 
     def _read_body(self, head: RequestHead) -> HttpRequest | None:
@@ -201,7 +205,7 @@ class RequestReader:
         return data
 
     def _put_back(self, data: bytes) -> None:
-        """Keep bytes that were taken but not used."""
+        """Keep bytes that _take() has returned but that were not used."""
         if data:
             self._pieces.append(data)
             self.unused_bytes = len(data)
@@ -226,9 +230,9 @@ class RequestReader:
             if not end:
                 self._put_back(data)
                 return None
-            read = data[:end]
-            head = self._last_head = self._parser.parse(read)
-            self._last_bytes = read
+            head_bytes = data[:end]
+            head = self._last_head = self._parser.parse(head_bytes)
+            self._last_bytes = head_bytes
 
         length = head.body_bytes
         if length is None:
@@ -236,9 +240,9 @@ class RequestReader:
             self._reserved_bytes = 0
         elif length > self._max_body_bytes:
             # Only a POST for a session may contain a response of the client.
-            if not may_hold_answer(head):
+            if not may_hold_response(head):
                 raise too_large(length, self._max_body_bytes)
-            self._large = LargeAnswer(self._max_body_bytes)
+            self._large = LargeResponse(self._max_body_bytes)
             self._reserved_bytes = 0
         # The parser returns the same object for the same bytes.
         if head is not self.admitted:
@@ -253,6 +257,7 @@ class RequestReader:
         self._put_back(data[end:])
         if not self.awaits_user and (length is None or arrived < length):
             self._on_body_due(head)
+        # A LargeResponse keeps little of the body. _read_large() reserves memory for that.
         if length is not None and length > LARGE_BODY and self._large is None:
             self._on_reserve(length)
         return head
@@ -278,14 +283,14 @@ class RequestReader:
             )
         return data, 0
 
-    def _read_large(self, head: RequestHead, large: LargeAnswer) -> HttpRequest | None:
+    def _read_large(self, head: RequestHead, large: LargeResponse) -> HttpRequest | None:
         """Return a request whose body is over the limit, with `refusal`.
 
         If the body is the client's response to a request of the server, the returned body is an
         error response with the same id; otherwise it is empty. Returns None if more of the body
         must be read to find the id. After this, no further request can be read.
         """
-        data = self._take() if self.unused_bytes else b""
+        data = self._take()
         chunks, length = self._chunks, head.body_bytes
         if chunks is not None:
             chunks.feed(data)
@@ -314,9 +319,9 @@ class RequestReader:
         data = self._take()
         self._put_back(data[chunks.feed(data) :])
         if chunks.size > self._max_body_bytes:
-            if not may_hold_answer(head):
+            if not may_hold_response(head):
                 raise too_large(chunks.size, self._max_body_bytes)
-            self._large = LargeAnswer(self._max_body_bytes)
+            self._large = LargeResponse(self._max_body_bytes)
             return None
         self._reserve_more(chunks.size)
         if not chunks.is_complete:

@@ -70,7 +70,7 @@ def parse_public_url(text: str, default_path: str) -> ResourceIdentity:
 
     text: the URL, as the user has written it.
     default_path: the path that is added to a URL without a path.
-    Raises ValueError if the text is no URL of a server.
+    Raises ValueError unless the text is an http or https URL without user, query and fragment.
     """
     # Imported here, because most servers have no such URL.
     from urllib.parse import urlsplit

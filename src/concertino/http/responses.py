@@ -90,7 +90,7 @@ class _DatedLines:
 
 
 _date_header = _DatedLines()
-_json_response = _DatedLines(b"HTTP/1.1 200 OK\r\n" + JSON_HEADERS, b"Content-Length: ")
+_json_head_start = _DatedLines(b"HTTP/1.1 200 OK\r\n" + JSON_HEADERS, b"Content-Length: ")
 
 
 def encode_head(status: HTTPStatus, headers: bytes, *, keep_alive: bool) -> bytes:
@@ -109,7 +109,7 @@ def encode_json_response(body: bytes, headers: bytes) -> bytes:
     headers: more headers, as whole lines.
     """
     # Formatting all parts with one format string would take twice as long.
-    return b"".join((_json_response(), b"%d\r\n" % len(body), headers, b"\r\n", body))
+    return b"".join((_json_head_start(), b"%d\r\n" % len(body), headers, b"\r\n", body))
 
 
 def encode_response(

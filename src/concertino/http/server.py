@@ -57,7 +57,7 @@ METRICS_HEADERS = (
     b"Content-Type: text/plain; version=0.0.4; charset=utf-8\r\nCache-Control: no-store\r\n"
 )
 # The large bodies of all running requests together may have this many times max_message_bytes.
-BODIES = 4
+MAX_BODIES_FACTOR = 4
 # stop() aborts the connections that are still open this many seconds after the host's drain time.
 END_S = 0.3
 HEALTHY = b'{"status":"ok"}'
@@ -80,8 +80,9 @@ class ClientSource(Protocol):
     def address(self) -> str: ...
 
     def examine(self, sock: socket.socket, /) -> Mapping[str, object]:
-        """Return what is known about a client, such as its address, as in `Connection.facts`.
+        """Return what is known about a client, such as its address.
 
+        The keys are those of Connection.facts (transports/connection.py).
         sock: the client's connection.
         Raises OSError if the client may not connect.
         """
@@ -99,7 +100,7 @@ class HttpServer:
     listeners: the listening sockets. This object closes them.
     options: the settings of the server; None for the defaults.
     wrap: wraps each connection before the host gets it, for example to trace messages.
-    peers: the processes with which this one shares sessions. With None, these are the processes of
+    peers: passes requests to the other processes that share the sessions. None: the processes of
         `options.shared_sessions`. If that is None too, sessions stay in this process.
     Raises ValueError if the options are not safe for the addresses of the listeners, and if
     `options.shared_sessions` cannot be used. Raises OSError if certificates cannot be read.
@@ -121,7 +122,7 @@ class HttpServer:
         self.options = options = options or HttpOptions()
         self._listeners = listeners
         self.admission = Admission(options, listeners, ENDPOINT, frozenset((HEALTH,)))
-        # Counts what each user has open; None without limits for each user.
+        # Counts what each user has open; None without authorization.
         use = self.admission.principal_use
         # Makes the header WWW-Authenticate of refusals; None if the server takes no tokens.
         challenges = self.admission.challenges
@@ -236,10 +237,10 @@ class HttpServer:
         return partial(make, _ListenerHandler(self, source, access, turn))
 
     def stop(self) -> None:
-        """Accept no more clients. Calls that run may finish within the host's drain time.
+        """Accept no more clients, and close each connection as soon as it is idle.
 
         Returns at once; `closed` is done when all connections are closed. Call host.drain() as
-        well, which ends the calls.
+        well: it lets running calls finish within limits.drain_s seconds, and then ends them.
         """
         if self.connections.is_stopping:
             return
@@ -252,8 +253,8 @@ class HttpServer:
     # Requests
 
     def check_room(self, size: int) -> None:
-        """Raise HttpError 503 if there is no memory for one more body. size: its size in bytes."""
-        limit = BODIES * self.host.limits.max_message_bytes
+        """Raise HttpError 503 if there is no memory for `size` more bytes of large bodies."""
+        limit = MAX_BODIES_FACTOR * self.host.limits.max_message_bytes
         if size + self.connections.reserved_bytes > limit:
             raise unavailable("too many large requests are under way")
 
@@ -299,6 +300,7 @@ class HttpServer:
         elif head.method == "GET":
             self._endpoint.get(exchange)
         else:
+            # Requests with other methods are not passed on.
             self._endpoint.delete(exchange)
 
     def _answer_other(self, exchange: Exchange, access: AccessRules) -> None:
@@ -327,7 +329,7 @@ class HttpServer:
         method = exchange.head.method
         if method not in ("GET", "HEAD"):
             raise method_not_allowed(method, "GET, HEAD")
-        status, body = HTTPStatus.SERVICE_UNAVAILABLE, HEALTHY
+        status = HTTPStatus.SERVICE_UNAVAILABLE
         if self.connections.is_stopping:
             body = ENDING
         elif not self.host.started.done():
@@ -335,7 +337,7 @@ class HttpServer:
         elif self.host.start_failure is not None:
             body = FAILED
         else:
-            status = HTTPStatus.OK
+            status, body = HTTPStatus.OK, HEALTHY
         exchange.respond(status, body)
 
 
@@ -345,13 +347,13 @@ class _ListenerHandler:
     def __init__(
         self,
         server: HttpServer,
-        listener: ClientSource,
+        source: ClientSource,
         access: AccessRules,
         turn: WriteTurn | None,
     ) -> None:
         self._server = server
         self.turn = turn
-        self._listener = listener
+        self._source = source
         self._access = access
         self.parser = HeadParser()
         self.checks_each_head = server.admission.checks_each_head
@@ -368,9 +370,9 @@ class _ListenerHandler:
 
     def examine(self, transport: asyncio.Transport) -> Mapping[str, object]:
         try:
-            facts = self._listener.examine(transport.get_extra_info("socket"))
+            facts = self._source.examine(transport.get_extra_info("socket"))
         except PermissionError as exc:
-            log.warning("%s: a client was refused: %s", self._listener.address, exc.strerror)
+            log.warning("%s: a client was refused: %s", self._source.address, exc.strerror)
             raise
         # On a Unix socket, the system says which user the client's process belongs to.
         uid = facts.get("uid")

@@ -36,7 +36,7 @@ from concertino.transports.connection import Receiver
 __all__ = ["SessionConnection"]
 
 ENDED = "the session has ended"
-LOST = "the connection was lost, which ends a subscription; subscribe again"
+SUBSCRIPTION_LOST = "the connection was lost, which ends a subscription; subscribe again"
 NO_STREAM = "the client cannot be asked: its request does not accept text/event-stream"
 
 
@@ -151,8 +151,9 @@ class SessionConnection:
         self._output.close()
         self._on_close()
 
-    # SupportsSubscriptions (transports/connection.py): the call of a subscription ends when its
-    # client has lost the HTTP connection. Other calls continue.
+    # SupportsSubscriptions (transports/connection.py): called when a handler makes its call a
+    # subscription. Such a call ends when its client has lost the HTTP connection. Other calls
+    # continue.
 
     def hold_open(self, request_id: Id) -> None:
         stream = self._streams.find(request_id)
@@ -167,7 +168,7 @@ class SessionConnection:
     def _cancel_subscription(self, stream: EventStream, id: Id) -> None:
         """Cancel a subscription whose client has lost the connection.
 
-        If the client resumes the stream, the stream contains the error LOST.
+        If the client resumes the stream, the stream contains the error SUBSCRIPTION_LOST.
         """
         if stream.cancel is None:
             return
@@ -175,7 +176,7 @@ class SessionConnection:
         params = encode({"requestId": id, "reason": "the client has disconnected"})
         self._receive(encode_notification("notifications/cancelled", params))
         self._streams.finish(stream, id)
-        stream.send(encode_error(encode_id(id), INTERNAL_ERROR, LOST))
+        stream.send(encode_error(encode_id(id), INTERNAL_ERROR, SUBSCRIPTION_LOST))
         stream.end()
 
     # Requests of the client
@@ -191,12 +192,14 @@ class SessionConnection:
         accepted: the forms of a response that the client accepts, JSON or a stream of events.
         ids: the ids of the JSON-RPC requests in the message; empty for a notification or a
             response.
+        Raises HttpError 404 if the session has ended, and 400 if a running request has the same id.
         """
         receiver = self._receiver
         if receiver is None:
             raise HttpError(HTTPStatus.NOT_FOUND, ENDED)
         self.caller.update(exchange.principal)
         if not ids:
+            # Not held while paused, because it causes no response.
             self._note_use()
             receiver.on_frames((exchange.body,))
             exchange.respond(HTTPStatus.ACCEPTED)
@@ -254,6 +257,7 @@ class SessionConnection:
         self.deliver(exchange, AcceptedForms(json=True, stream=True), ())
         if id is None:
             return
+        # The request is running, or its POST waits.
         stream = self._streams.find(id) or self._take_held(id)
         if stream is not None:
             self._streams.finish(stream, id)
@@ -262,13 +266,13 @@ class SessionConnection:
                 stream.end()
 
     def _take_held(self, id: Id) -> EventStream | None:
-        """Remove the waiting POST whose only request has this id, and return a stream for it.
+        """Remove the waiting POST whose only request has this id, and open a stream for it.
 
         The request is not passed to the server. The caller ends the stream, so that the POST gets
-        its HTTP response. Returns None if no such POST waits.
+        its HTTP response. Returns None if no such POST waits. A batch with the id stays in place.
         """
         for exchange, (accepted, ids) in self._held.items():
-            if [*ids] == [id]:
+            if len(ids) == 1 and ids[0] == id:
                 del self._held[exchange]
                 return self._streams.open(exchange, ids, accepted, is_primed=False)
         return None
@@ -335,7 +339,8 @@ class SessionConnection:
         if id is not None:
             self._streams.finish(stream, id)
         else:
-            # A batch, or an error without an id: it answers all requests of the POST.
+            # The responses to a batch, or an error without an id. Both are for all requests of the
+            # POST.
             self._streams.finish(stream)
         is_last = not stream.ids
         # If no event was sent before, the response can be a plain HTTP response. An error for
@@ -343,6 +348,7 @@ class SessionConnection:
         if is_last and exchange is not None and not exchange.is_stream:
             is_forbidden = self.caller.is_scope_refusal(outcome)
             if stream.accepted.json or is_forbidden:
+                # The stream ends without events: respond() completes the HTTP response.
                 stream.exchange = None
                 headers = self.caller.scope_challenge(frame) if is_forbidden else b""
                 status = HTTPStatus.FORBIDDEN if is_forbidden else _status_of(outcome)

@@ -33,8 +33,9 @@ class SessionOutput:
         # Each connection with output that is not flushed or not read by the client -> the number of
         # unread bytes when they were last counted.
         self._unread: dict[RequestConnection, int] = {}
-        # The sum of the numbers in _unread, and what watch() or on_drain has reported of it last.
+        # The sum of the numbers in _unread.
         self._total_bytes = 0
+        # The sum that watch() has last returned, or that on_drain was last called with.
         self._reported_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -47,11 +48,13 @@ class SessionOutput:
                 self._remove(connection)
                 continue
             self._set(connection, unread)
+            # If the connection also carries requests without a session, their on_drain must stay.
+            # The timer then reports what the client has read.
             if connection.on_drain is None:
-                # If it is not None, the connection also carries requests without a session.
                 connection.on_drain = self._on_connection_drain
         if self._reported_bytes >= REPORTED_BYTES:
-            # The system may have taken all of it. Then no connection calls its on_drain.
+            # The system may have taken all of the output. The connections do not report that,
+            # because they had no on_drain when they were flushed.
             self._loop.call_soon(self._report)
 
     def watch(self, connection: RequestConnection | None) -> int:

@@ -15,14 +15,28 @@ from typing import Protocol
 
 from concertino.http.exchange import Exchange
 
-__all__ = ["NO_SESSION", "Examine", "PeerServer", "SessionPeers", "create_session_id", "pass_on"]
+__all__ = [
+    "NO_SESSION",
+    "Examine",
+    "MakePeerProtocol",
+    "PeerServer",
+    "SessionPeers",
+    "create_session_id",
+    "pass_on",
+]
 
 NO_SESSION = "no such session: send initialize again"
 
 Examine = Callable[[asyncio.Transport], Mapping[str, object]]
-"""Returns facts about a process that has connected to pass requests on, as in `Connection.facts`.
+"""Returns facts about a process that has connected to pass requests on, as in Connection.facts.
 
-Raises OSError to refuse it. The argument is the transport of its connection.
+The argument is the transport of the connection. Raises OSError to refuse the process.
+"""
+
+MakePeerProtocol = Callable[[Examine], Callable[[], asyncio.Protocol]]
+"""Returns the protocol factory for the connections of other processes that pass requests on.
+
+The argument is called with each new connection.
 """
 
 
@@ -59,12 +73,10 @@ class SessionPeers(Protocol):
         """
         ...
 
-    async def serve(self, make: Callable[[Examine], Callable[[], asyncio.Protocol]]) -> PeerServer:
+    async def serve(self, make: MakePeerProtocol) -> PeerServer:
         """Begin to accept the requests that other processes pass on.
 
-        make: returns the protocol factory for the connections of these processes. It is called
-            once, with a function that checks a process which has connected: the function returns
-            facts about the process, or raises OSError to refuse it.
+        make: called once, with a function that checks each process which connects.
         Raises OSError if this process cannot listen for the other processes.
         """
         ...
@@ -73,7 +85,7 @@ class SessionPeers(Protocol):
 def create_session_id(peers: SessionPeers | None) -> str:
     """Return a random session id.
 
-    peers: the processes that share their sessions; None if this process shares none.
+    peers: makes the id of a session that several processes share; None if this process shares none.
     """
     # Not with the module secrets, whose imports take 0.9 MB of memory.
     return os.urandom(16).hex() if peers is None else peers.create_id()
@@ -82,7 +94,7 @@ def create_session_id(peers: SessionPeers | None) -> str:
 def pass_on(peers: SessionPeers | None, exchange: Exchange, id: str) -> bool:
     """Pass a request whose session is not in this process on to the process that has it.
 
-    peers: the processes that share their sessions; None if this process shares none.
+    peers: passes requests to the other processes; None if this process shares no sessions.
     id: the id of the session.
     Returns False if this process must respond. Raises HttpError 404 if the id is malformed.
     """

@@ -28,7 +28,8 @@ class SessionStreams:
     """The streams of one session.
 
     budget: limits the events that are kept for clients which lose a connection.
-    on_use: called when the client has closed a stream, or when a stream is complete.
+    on_stream_end: called when the client has closed the HTTP response of a stream, or when a stream
+        is complete or suspended.
     polling: after which time the response to a POST is ended, so that the client has to resume its
         stream with a GET; None to keep responses open until their streams are complete.
 
@@ -37,11 +38,11 @@ class SessionStreams:
     """
 
     def __init__(
-        self, budget: EventBudget, on_use: Callable[[], object], polling: Polling | None
+        self, budget: EventBudget, on_stream_end: Callable[[], object], polling: Polling | None
     ) -> None:
         self._polling = polling
         self._store = EventStore(budget)
-        self._on_use = on_use
+        self._on_stream_end = on_stream_end
         self.standalone = EventStream(STANDALONE, self._store)
         self._count = STANDALONE
         # Number of a stream -> the stream, while it is not complete.
@@ -77,7 +78,7 @@ class SessionStreams:
         self._streams[self._count] = stream
         for id in ids:
             self._by_request[id] = stream
-        stream.attach(exchange, self._on_use)
+        stream.attach(exchange, self._on_stream_end)
         if is_primed and accepted.stream:
             self._suspend_later(stream, exchange)
         return stream
@@ -95,10 +96,10 @@ class SessionStreams:
             # Only the stream of a subscription has `cancel`. It cannot be resumed.
             if stream.exchange is exchange and stream.cancel is None:
                 stream.suspend(polling.retry_s)
-                self._on_use()
+                self._on_stream_end()
 
         timer = asyncio.get_running_loop().call_later(polling.wait_s, suspend)
-        exchange.on_end = _after(exchange.on_end, timer.cancel)
+        exchange.on_end = _call_both(exchange.on_end, timer.cancel)
 
     def finish(self, stream: EventStream, *ids: Id) -> None:
         """Remove requests from a stream, because they were responded to or cancelled.
@@ -110,7 +111,7 @@ class SessionStreams:
             self._by_request.pop(id, None)
         if not stream.ids:
             self._streams.pop(stream.number, None)
-            self._on_use()
+            self._on_stream_end()
 
     def listen(self, exchange: Exchange) -> None:
         """Respond to a GET of the client with a stream of events.
@@ -121,7 +122,7 @@ class SessionStreams:
         """
         last_event = exchange.head.headers.get(b"last-event-id")
         if last_event is None:
-            self.standalone.attach(exchange, self._on_use)
+            self.standalone.attach(exchange, self._on_stream_end)
             self.standalone.resume()
             return
 
@@ -130,15 +131,16 @@ class SessionStreams:
             raise HttpError(HTTPStatus.BAD_REQUEST, "Last-Event-ID: no event of this session")
         number, last_number = position
         # A subscription, whose stream has `cancel`, ends when its HTTP connection is lost, and
-        # cannot be resumed. The server may notice the loss only now.
+        # cannot be resumed. The server may notice the loss only now. cancel() removes the stream
+        # from the table.
         if number in self._streams and (cancel := self._streams[number].cancel) is not None:
             cancel()
         stream = self.standalone if number == STANDALONE else self._streams.get(number)
-        is_complete = stream is None
         # A stream that is not in the table is complete, but the client may not have received its
         # end. So make a new EventStream, which sends the events of the old one that are still kept.
+        is_complete = stream is None
         stream = stream or EventStream(number, self._store)
-        stream.attach(exchange, self._on_use)
+        stream.attach(exchange, self._on_stream_end)
         stream.resume(last_number)
         if is_complete:
             stream.end()
@@ -154,7 +156,7 @@ class SessionStreams:
         self._store.clear()
 
 
-def _after(
+def _call_both(
     first: Callable[[], object] | None, second: Callable[[], object]
 ) -> Callable[[], object]:
     """Return a function that calls two functions, or only the second if the first is None."""

@@ -34,7 +34,8 @@ class SessionTable:
     challenges: makes the 401 and 403 errors; None if there is no authorization.
     max_own_sessions: how many sessions one principal (verified user) may have; None for any number.
     polling: when clients must resume a stream to get the rest of a response; None for never.
-    peers: the processes among which the sessions are shared; None if there is one process.
+    peers: passes requests to the other processes that share the sessions; None if there is one
+        process.
     """
 
     def __init__(
@@ -74,7 +75,8 @@ class SessionTable:
         the one that was not used for the longest time is ended.
 
         exchange: the POST with `initialize`. The caller passes it to the session with deliver().
-        Raises HttpError 429 or 503 if there are too many sessions and all of them are in use.
+        Raises HttpError 429 if the principal has too many sessions, and 503 if the server has too
+        many; each only if all of these sessions are in use.
         """
         self._make_room(identity_of(exchange.principal))
         id = create_session_id(self.peers)

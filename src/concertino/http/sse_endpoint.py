@@ -42,7 +42,8 @@ class SseEndpoint:
     max_sessions: how many sessions there may be at the same time.
     challenges: makes the 401 and 403 errors; None if there is no authorization.
     max_own_sessions: how many sessions one principal (verified user) may have; None for any number.
-    peers: the processes among which the sessions are shared; None if there is one process.
+    peers: passes requests to the other processes that share the sessions; None if there is one
+        process.
     """
 
     def __init__(
@@ -107,7 +108,9 @@ class SseEndpoint:
 
 
 class SseConnection:
-    """The Connection (transports/connection.py) of one session of MCP 2024-11-05.
+    """The Connection of one session of MCP 2024-11-05.
+
+    transports/connection.py has the docstrings of the methods that have none here.
 
     exchange: the GET whose response is the stream.
     caller: the user who has sent the GET.
@@ -164,7 +167,7 @@ class SseConnection:
     def deliver(self, exchange: Exchange) -> None:
         """Pass a message on to the server, at once or when the client has read more output.
 
-        A client that does not read its stream may not cause more output.
+        So a client that does not read its stream cannot cause more output.
 
         exchange: the POST, whose body is the message. It gets 202 when the message is passed on.
         Raises HttpError 429 if too many messages wait.
@@ -186,8 +189,8 @@ class SseConnection:
         # The token of this POST may be newer than that of the GET.
         self.caller.update(exchange.principal)
         exchange.respond(HTTPStatus.ACCEPTED)
-        body = exchange.body
-        receiver.on_frames((one_line(body),))
+        # A frame is one line, because over stdio a newline ends it.
+        receiver.on_frames((one_line(exchange.body),))
 
     def _on_drain(self, unread: int) -> None:
         if self._receiver is not None:

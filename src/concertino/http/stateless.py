@@ -61,9 +61,10 @@ class StatelessConnection:
         self._exchange: Exchange | None = None
         self._accepted = AcceptedForms(json=True, stream=True)
         # The bound method is made once here, and not for each request.
-        self._begin_stream = self._on_idle
-        # The method of the HTTP connection, stored here to save a function call for each response.
-        self.flush: Callable[[], None] = http.flush
+        self._bound_on_idle = self._on_idle
+        # The method of the HTTP connection, stored by bind() to save a function call for each
+        # response.
+        self.flush: Callable[[], None]
         self.bind(http)
 
     def bind(self, http: RequestConnection) -> None:
@@ -76,7 +77,7 @@ class StatelessConnection:
     def unbind(self) -> None:
         """Release the HTTP connection, so that it can carry requests of another user.
 
-        It is called while no request is running.
+        Call this only while no request is running.
         """
         http, self.http = self.http, None
         self.flush = do_nothing
@@ -84,14 +85,18 @@ class StatelessConnection:
             http.on_close = http.on_drain = None
 
     def end(self) -> None:
-        """End this Connection after unbind(). The HTTP connection stays open."""
+        """End this Connection, and tell the server. Call unbind() before.
+
+        The HTTP connection stays open.
+        """
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
             receiver.on_eof()
 
     @property
     def facts(self) -> Mapping[str, object]:
-        # may_return: the client's next request may come on another HTTP connection.
+        # may_return: the client's next request may come on another HTTP connection, so the end of
+        # this one is not the end of the client.
         return {**self.caller.facts, "may_return": True}
 
     def open(self, receiver: Receiver) -> None:
@@ -113,7 +118,7 @@ class StatelessConnection:
             self.caller.update(exchange.principal)
         self._exchange = exchange
         self._accepted = accepted
-        exchange.on_idle = self._begin_stream
+        exchange.on_idle = self._bound_on_idle
         receiver.on_frames((exchange.body,))
 
     def write(self, frame: bytes, request_id: Id | None) -> int:
@@ -177,9 +182,9 @@ class StatelessConnection:
             self._exchange.send_event(KEEP_ALIVE_COMMENT)
             self.flush()
 
-    def _on_drain(self, held: int) -> None:
+    def _on_drain(self, unread: int) -> None:
         if self._receiver is not None:
-            self._receiver.on_drain(held)
+            self._receiver.on_drain(unread)
 
     def _on_close(self) -> None:
         """Tell the server that the HTTP connection is closed, which cancels a running call."""

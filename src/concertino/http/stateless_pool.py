@@ -1,10 +1,10 @@
 """StatelessPool: finds the StatelessConnection for each request of 2026-07-28.
 
-A StatelessConnection carries the requests of one user, on one HTTP connection at a time. A client
-that connects directly keeps both. But a reverse proxy sends the requests of many users on a few
-HTTP connections. When an HTTP connection carries a request of another user, the pool unbinds the
-StatelessConnection and keeps it until its user's next request arrives on any HTTP connection.
-Making a new one for each request would take 75 us (Python 3.11).
+A StatelessConnection carries the requests of one user, on one HTTP connection at a time. If a
+client connects directly, it stays on the same HTTP connection. But a reverse proxy sends the
+requests of many users on a few HTTP connections. When an HTTP connection carries a request of
+another user, the pool unbinds the StatelessConnection and keeps it until its user's next request
+arrives on any HTTP connection. Making a new one for each request would take 75 us (Python 3.11).
 """
 
 from __future__ import annotations

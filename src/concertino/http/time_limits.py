@@ -18,8 +18,8 @@ class HttpTimeouts(Struct, frozen=True):
     head_s: the limit for the head of a request to arrive.
     body_s: the limit for the body to arrive. Each 10 kB that have arrived extend it by a second.
     idle_s: the time without a request after which a connection is closed.
-    keep_alive_s: the time without output after which a comment is sent on a stream, or a stream is
-        begun for a call without any output yet.
+    keep_alive_s: the time without output after which a comment is sent on a stream. For a call that
+        has sent nothing yet, a stream is begun.
     unread_s: the time after which the connection is closed if the client has read nothing more of a
         response.
     session_s: the time without a request and without an open stream after which a session ends.
@@ -37,8 +37,9 @@ class ConnectionActivity:
     """The moments from which the time limits of one HttpConnection are counted.
 
     Attributes:
-    since: when the connection last began to wait for the client or for a handler, or last sent
-        something, by the clock of the event loop.
+    since: from when the limits are counted, by the clock of the event loop: when the connection
+        last sent something (for keep_alive_s and idle_s), began to receive a head or a body (head_s
+        and body_s), or began to wait for a handler (keep_alive_s).
     has_unsent: whether the transport holds output that the system has not taken.
     """
 

@@ -40,6 +40,7 @@ SLOW_HANDSHAKE_S = 1.0
 # many open files, in seconds.
 PAUSE_S = 0.1
 
+# For each file: its inode, its size and the time of its last change; zeros if it cannot be read.
 FileState = tuple[tuple[int, int, int], ...]
 
 
@@ -176,7 +177,7 @@ class TlsAcceptor:
 
     def _accept(self) -> None:
         """Accept one client, unless too many handshakes are running. The event loop calls it."""
-        if len(self._handshakes) >= MAX_HANDSHAKES and not self._cancel_slowest():
+        if len(self._handshakes) >= MAX_HANDSHAKES and not self._cancel_oldest():
             self._pause()
             self._loop.call_later(PAUSE_S, self._resume)
             return
@@ -195,7 +196,7 @@ class TlsAcceptor:
         self._handshakes[task] = self._loop.time()
         task.add_done_callback(self._on_handshake_end)
 
-    def _cancel_slowest(self) -> bool:
+    def _cancel_oldest(self) -> bool:
         """Cancel the oldest handshake if it is slow. Returns whether it was cancelled."""
         task, since = next(iter(self._handshakes.items()))
         if self._loop.time() - since < SLOW_HANDSHAKE_S:

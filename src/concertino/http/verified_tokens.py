@@ -26,7 +26,7 @@ REFUSED_S = 10.0
 class VerifiedTokens:
     """The results of verifying tokens, by the SHA-256 of each token (its digest).
 
-    cache_s: the time for which a result is used, in seconds.
+    cache_s: the longest time for which a result is used, in seconds.
     clock: a monotonic clock, in seconds.
     wall_clock: returns the seconds since 1970, to compare with the expiry of a token.
     """

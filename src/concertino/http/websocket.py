@@ -46,8 +46,8 @@ except ModuleNotFoundError:
 
 __all__ = ["WebSocketConnection", "WebSocketEndpoint"]
 
-# The headers that the handshake needs.
-HANDSHAKE_HEADERS = ("Connection", "Upgrade", "Sec-WebSocket-Key", "Sec-WebSocket-Version",
+# The headers that the handshake needs, besides Upgrade.
+HANDSHAKE_HEADERS = ("Connection", "Sec-WebSocket-Key", "Sec-WebSocket-Version",
                      "Sec-WebSocket-Protocol")  # fmt: skip
 
 
@@ -93,10 +93,10 @@ class WebSocketEndpoint:
         self._count += 1
         principal = exchange.principal
         caller = HttpCaller(exchange.connection.facts, principal, self._challenges)
-        use, wait_s = self._use, None
+        use, count = self._use, None
         if use is not None and principal is not None:
-            wait_s = use.message_counter(principal.identity)
-        connection = WebSocketConnection(exchange, caller, WebSocketMessages(protocol), wait_s)
+            count = use.message_counter(principal.identity)
+        connection = WebSocketConnection(exchange, caller, WebSocketMessages(protocol), count)
         # Exchange.switch_protocols() adds the header Date itself.
         lines = [
             f"{name}: {value}\r\n" for name, value in response.headers.raw_items() if name != "Date"
@@ -115,7 +115,7 @@ def _handshake_of(exchange: Exchange) -> Request:
         value = head.headers.get(name.lower().encode())
         if value is not None:
             headers[name] = value.decode("latin-1")
-    # The parser stores this header separately, if it asks for another protocol.
+    # HeadParser takes this header out of the others.
     headers["Upgrade"] = head.upgrade.decode("latin-1")
     return Request(head.path, headers)
 
@@ -132,7 +132,7 @@ class WebSocketConnection:
     exchange: the request with the handshake; it lasts as long as the WebSocket.
     caller: the user who has sent the handshake.
     messages: converts between bytes and messages; its handshake is done.
-    message_wait_s: called for each message, to limit how many messages a user may send in a period.
+    count_message: called for each message, to limit how many messages a user may send in a period.
         Returns 0.0 if the message may be handled now, otherwise how many seconds it has to wait.
         None if there is no such limit.
     """
@@ -142,7 +142,7 @@ class WebSocketConnection:
         exchange: Exchange,
         caller: HttpCaller,
         messages: WebSocketMessages,
-        message_wait_s: Callable[[], float] | None = None,
+        count_message: Callable[[], float] | None = None,
     ) -> None:
         self.caller = caller
         self._http = exchange.connection
@@ -152,14 +152,17 @@ class WebSocketConnection:
         self._is_paused = False
         # Whether nothing has arrived since the last ping.
         self._is_silent = False
-        self._input = _PacedInput(self._deliver, self._set_reading, message_wait_s)
+        self._input = _PacedInput(self._deliver, self._set_reading, count_message)
         self._expiry = self._schedule_expiry(exchange)
         self._http.on_close = self._on_close
         self._http.on_drain = self._on_drain
         exchange.on_idle = self._ping
 
     def _schedule_expiry(self, exchange: Exchange) -> asyncio.TimerHandle | None:
-        """Close the WebSocket when the token of the handshake expires."""
+        """Return a timer that closes the WebSocket when the token of the handshake expires.
+
+        Returns None if there is no token, or if it does not expire.
+        """
         expires = None if exchange.principal is None else exchange.principal.expires
         if expires is None:
             return None
@@ -226,6 +229,7 @@ class WebSocketConnection:
         """
         held = self._messages.held_bytes
         if held <= LARGE_BODY:
+            # Not with reserve(), which counts the memory of a small message, too.
             self._http.reserved_bytes = 0
             return True
         try:
@@ -297,8 +301,8 @@ class _PacedInput:
 
     deliver: called with the messages that may be delivered now.
     on_change: called when `is_waiting` has changed.
-    wait_s: returns how long the next message has to wait, in seconds. If that is 0.0, it has
-        counted the message. None if there is no limit.
+    count_message: counts the next message and returns 0.0, or returns how many seconds the message
+        has to wait. None if there is no limit.
 
     Attributes:
     is_waiting: whether messages wait. Read no more input meanwhile.
@@ -308,18 +312,18 @@ class _PacedInput:
         self,
         deliver: Callable[[list[bytes]], object],
         on_change: Callable[[], object],
-        wait_s: Callable[[], float] | None,
+        count_message: Callable[[], float] | None,
     ) -> None:
         self._deliver = deliver
         self._on_change = on_change
-        self._wait_s = wait_s
+        self._count_message = count_message
         self._waiting: deque[bytes] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self.is_waiting = False
 
     def add(self, messages: list[bytes]) -> None:
         """Deliver messages in this order: now, or when the rate allows it."""
-        if self._wait_s is None:
+        if self._count_message is None:
             self._deliver(messages)
             return
         self._waiting.extend(messages)
@@ -328,10 +332,10 @@ class _PacedInput:
 
     def _deliver_ready(self) -> None:
         """Deliver the messages that may be delivered now. Set a timer for all other messages."""
-        assert self._wait_s is not None
+        assert self._count_message is not None
         ready: list[bytes] = []
         wait_s = 0.0
-        while self._waiting and (wait_s := self._wait_s()) <= 0:
+        while self._waiting and (wait_s := self._count_message()) <= 0:
             ready.append(self._waiting.popleft())
         if ready:
             self._deliver(ready)

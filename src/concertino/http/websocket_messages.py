@@ -105,10 +105,11 @@ class WebSocketMessages:
                 return
         # A blank message is ignored, like a blank line over stdio.
         if message.strip():
+            # Over stdio, a newline would end the message. The test saves a call for most messages.
             messages.append(one_line(message) if NEWLINE in message else message)
 
     def feed_eof(self) -> None:
-        """Handle the end of the input."""
+        """Handle the end of the input. Call take_output() afterwards, which sets is_ending."""
         if self._protocol.state is not State.CLOSED:
             self._protocol.receive_eof()
 
@@ -120,13 +121,15 @@ class WebSocketMessages:
     @property
     def held_bytes(self) -> int:
         """Return how many bytes of an incomplete message are held."""
+        # The package has no public attribute for the bytes of an incomplete frame.
         return len(self._fragments) + len(self._protocol.reader.buffer)
 
     @property
     def close_text(self) -> str:
         """Return why the WebSocket was closed, for errors: the code, and the reason if one came."""
         protocol = self._protocol
-        # close_rcvd_then_sent is False if this side has sent its close frame first.
+        # The side whose close frame came first has closed the WebSocket. close_rcvd_then_sent is
+        # False if that is this side, and None if only one side has sent a close frame.
         if protocol.close_rcvd is not None and protocol.close_rcvd_then_sent is not False:
             close, side = protocol.close_rcvd, "the other side"
         elif protocol.close_sent is not None:

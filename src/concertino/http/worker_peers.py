@@ -1,15 +1,14 @@
 """WorkerPeers: passes a request on to the worker process that has the request's session.
 
 All workers of `concertino serve --workers` accept clients at the same socket, so a request can
-reach any of them. The number of the worker that has a session is computed from its id. Each
-worker listens at a private Unix socket for the requests that the other workers pass on.
+reach any of them. The number of the worker that has a session is computed from the session's id.
+Each worker listens at a private Unix socket for the requests that the other workers pass on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 from concertino.http.exchange import Exchange
 from concertino.http.relay import Relay
 from concertino.http.request_head import HttpError
-from concertino.http.session_peers import NO_SESSION, Examine, PeerServer
+from concertino.http.session_peers import NO_SESSION, MakePeerProtocol, PeerServer
 from concertino.runtime.worker_link import WorkerPlace
 from concertino.transports.listeners import BACKLOG, listen_unix
 
@@ -55,12 +54,9 @@ class WorkerPeers:
         # The numbers of workers begin with 1.
         return value % self._place.count + 1
 
-    async def serve(self, make: Callable[[Examine], Callable[[], asyncio.Protocol]]) -> PeerServer:
+    async def serve(self, make: MakePeerProtocol) -> PeerServer:
         """Let the other workers pass requests on to this worker, at its Unix socket.
 
-        make: returns the protocol factory for the connections of these workers. It is called once,
-            with a function that checks a worker which has connected: the function returns facts
-            about the worker, or raises OSError to refuse it.
         Raises OSError if the socket cannot be made.
         """
         listener = listen_unix(self._socket_of(self._place.number))

@@ -16,7 +16,7 @@ from collections.abc import Sized
 
 __all__ = ["WriteTurn"]
 
-# Larger output is written at once, so that it counts as unread from the beginning.
+# Larger output is written at once, so that the transport counts it as unread from the beginning.
 SMALL_BYTES = 16 * 1024
 
 
@@ -34,31 +34,33 @@ class WriteTurn:
     def __init__(self, connections: Sized) -> None:
         self._connections = connections
         self._loop = asyncio.get_running_loop()
-        # Whether something was written in this loop iteration, so that end() will be called.
-        self._is_open = False
+        # Whether something was written in this loop iteration, so that small output is held until
+        # end() is called in the next one.
+        self._holds_output = False
         # The output that waits for the next loop iteration.
         self._held: list[tuple[asyncio.Transport, bytes]] = []
 
     def write(self, transport: asyncio.Transport, data: bytes) -> None:
         """Write output to a transport now, or hold it until the next loop iteration.
 
-        Output of more than 16 KiB is never held, and neither is the next output after it.
+        Output of more than 16 KiB is written at once, after all output that is held.
         """
-        # Large results make iterations long. Other output should not wait for one more iteration.
+        # Large results make iterations long. The held output should not wait for one more
+        # iteration, and of the same transport, it must be written first.
         if len(data) > SMALL_BYTES:
             self.end()
             transport.write(data)
-        elif self._is_open:
+        elif self._holds_output:
             self._held.append((transport, data))
         else:
             if len(self._connections) > 1:
-                self._is_open = True
+                self._holds_output = True
                 self._loop.call_soon(self.end)
             transport.write(data)
 
     def end(self) -> None:
         """Write the held output. A connection must call this before it closes its transport."""
-        self._is_open = False
+        self._holds_output = False
         held, self._held = self._held, []
         for transport, data in held:
             try:

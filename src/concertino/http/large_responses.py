@@ -1,11 +1,11 @@
-"""LargeAnswer: reads the id of a client's response that is over the size limit.
+"""LargeResponse: reads the id of a client's response that is over the size limit.
 
 In a session of a revision before 2026-07-28, the server sends requests to the client, such as
 sampling/createMessage, and the client POSTs its responses. A response that is too large is refused
-with 413. The server's request must then fail at once, instead of waiting until its time limit, and
-for that its id is needed. RequestReader passes such a body to a LargeAnswer, which keeps only the
-two ends of it: most clients write the id before the result, and the TypeScript SDK at the end. A
-batch of responses, which only 2025-03-26 has, is kept until all of it has arrived.
+with 413. Its id must be read all the same, so that the server's request with this id fails at once,
+and not at its time limit. RequestReader passes such a body to a LargeResponse, which keeps only the
+beginning and the end: most clients write the id before the result, and the TypeScript SDK after the
+result. A batch of responses, which only 2025-03-26 has, is kept until all of it has arrived.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from concertino.http.request_head import HttpError, RequestHead
 from concertino.jsonrpc.framing import HEAD_BYTES
 from concertino.jsonrpc.messages import encode_error, encode_id, reject_oversize
 
-__all__ = ["LargeAnswer", "may_hold_answer", "too_large"]
+__all__ = ["LargeResponse", "may_hold_response", "too_large"]
 
 # How many times the limit for a body is read in search of the id of a response.
 MAX_TIMES = 4
 # The id at the end of a body is searched for in this many bytes.
 TAIL_BYTES = 1024
 # A batch with more objects than this is not read, because that would hold up other clients: each
-# object may be an answer, and 100,000 of them take 30 ms.
+# object may be a response, and 100,000 of them take 30 ms.
 MAX_OBJECTS = 100_000
 
 
-def may_hold_answer(head: RequestHead) -> bool:
+def may_hold_response(head: RequestHead) -> bool:
     """Return whether the body of a request may be a client's response to a request of the server.
 
     Only a session has such responses. Its id is in a header, or, for clients of 2024-11-05, in the
@@ -62,7 +62,7 @@ class _BatchElement(Struct, frozen=True):
 _decode_batch = Decoder(list[_BatchElement]).decode
 
 
-class LargeAnswer:
+class LargeResponse:
     """Reads a body that is over the size limit, and may be a response to a request of the server.
 
     max_bytes: the limit.
@@ -85,7 +85,7 @@ class LargeAnswer:
         # The pieces of a batch; None for another body.
         self._batch: list[bytes] | None = None
         # False if the beginning shows that the body is not a response.
-        self._may_be_answer = True
+        self._may_be_response = True
 
     @property
     def held_bytes(self) -> int:
@@ -99,6 +99,7 @@ class LargeAnswer:
 
         is_last: whether the body ends with these bytes.
         """
+        # `not self.size`: these are the first bytes of the body.
         if data and not self.size and data.lstrip().startswith(b"["):
             self._batch = []
         if self._batch is not None:
@@ -111,14 +112,14 @@ class LargeAnswer:
         self._tail = (self._tail + data[-TAIL_BYTES:])[-TAIL_BYTES:]
         if is_last and self._batch is not None:
             self._read_batch(b"".join(self._batch))
-        elif is_last and self._may_be_answer and not self.error:
+        elif is_last and self._may_be_response and not self.error:
             # Imported here, because most servers do not need the module.
             from concertino.jsonrpc.deep_frames import find_last_id
 
             id = find_last_id(self._tail)
             if id is not None:
                 self.error = self._make_error(id)
-        is_known = bool(self.error) or not self._may_be_answer
+        is_known = bool(self.error) or not self._may_be_response
         return is_last or is_known or self.size > MAX_TIMES * self._max_bytes
 
     def _read_beginning(self) -> None:
@@ -126,7 +127,8 @@ class LargeAnswer:
         # This reads the kind of the message and its id. The text of the error is not used.
         invalid = reject_oversize(self._beginning, "")
         # The code of a response is 0, because no error response may be sent for it.
-        self._may_be_answer = invalid.code == 0
+        self._may_be_response = invalid.code == 0
+        # The id of the server's request to which the body responds, if it was found.
         if invalid.answers:
             self.error = self._make_error(encode_id(invalid.answers[0]))
 
