@@ -20,6 +20,7 @@ from concertino.backend.server_source import (
         ("", "", ("", 0)),
         ("shop = Server('s')", "shop", ("", 0)),
         ("import concertino\nshop = concertino.Server('s')", "shop", ("", 0)),
+        ("shop: Server = Server('s')", "shop", ("", 0)),
         ("x = 1\nserver.shop = Server('s')", "", ("", 0)),
         ("async def make():\n    return Server('s')", "", ("make", 2)),
         ("def other():\n    pass\ndef make():\n    s = Server('s')", "", ("make", 4)),

@@ -2,7 +2,8 @@
 
 interface.py is the place to begin. call_hooks.py and callback_calls.py have optional interfaces
 that make calls faster. wrappers.py has the base classes for backends around other backends. The
-public names of this package are listed below; each is imported on its first use.
+public names of this package are listed below; each is imported on its first use. Host serves a
+backend, so users find it here, although the runtime contains it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Optional interfaces of a Backend, which make guarded calls faster.
 
 A backend needs only the method `handle`, and a wrapper only `await inner.handle(call, context)`.
-But each such coroutine adds a tenth to the CPU instructions of a small call. Therefore a Guard,
-which wraps every call of a server, offers the runtime a second way (SupportsCallStarter):
+But each wrapper's coroutine adds a tenth to the CPU instructions of a small call. Therefore a
+Guard, which wraps every call of a server, offers the runtime a second way (SupportsCallStarter):
 
 1. The runtime calls `begin(call, context, slot)`. begin() decides whether the call may run, and
    returns the coroutine of the inner backend, which is called the "work" of the call. If the guard
@@ -11,9 +11,10 @@ which wraps every call of a server, offers the runtime a second way (SupportsCal
 
 Both ways have the same effect: Guard.handle calls begin() and the hooks in a coroutine. The other
 Protocols of this module let a guard look up a tool once and check arguments before a call is
-counted, and let an HTTP server find out which arguments clients repeat in headers. Each Protocol
-has a function, such as call_starter_of(), that asks a backend for what it offers. Measurements are
-in docs/decisions/0011-the-driver-ends-guarded-calls.md.
+counted, and let an HTTP server find out which arguments clients repeat in headers. For each
+Protocol there is a function, such as call_starter_of(), that takes any backend, and returns None or
+{} if the backend lacks the Protocol. Measurements:
+docs/decisions/0011-the-driver-ends-guarded-calls.md.
 """
 
 from __future__ import annotations
@@ -59,18 +60,19 @@ __all__ = [
 Work = Coroutine[Any, Any, Struct | Raw]
 Handle = Callable[[Call, Context], Work]
 CheckArguments = Callable[[Call, Context], None]
-# The path of an argument -> the part after `Mcp-Param-` of the name of the header that repeats the
-# argument.
+# The path of an argument -> the name of the HTTP header in which clients repeat the argument,
+# without `Mcp-Param-`. For example, {("user", "region"): "Region"} for the header
+# `Mcp-Param-Region`.
 ParamHeaders: TypeAlias = "Mapping[tuple[str, ...], str]"
 BeginCall: TypeAlias = "Callable[[Call, Context, HooksSlot], Work]"
 
 
 class HooksSlot(Protocol):
-    """The object in which CallStarter.begin() stores what the runtime must do after a call.
+    """The object in which CallStarter.begin() stores the functions that the runtime calls later.
 
-    The runtime makes one for each call, and passes it to begin(). An example is SessionRequest, the
-    object of a session for one request of its client.
-    hooks: the functions to call when the call ends; None if nothing must be done.
+    The runtime passes one for each call. It is the SessionRequest, which represents one request of
+    a client.
+    hooks: the functions that the runtime calls when the call ends; None for no functions.
     """
 
     hooks: CallHooks | None
@@ -91,14 +93,15 @@ class ArgumentsRefused(Exception):
 class ArgumentVerdict:
     """Records whether the arguments of a call were refused, for a guard that cannot check them.
 
-    A guard does not count calls with invalid arguments. But between the guard and the tool there
-    may be a wrapper that overrides `handle`. The exception ArgumentsRefused does not pass through
-    such a wrapper, and the wrapper may replace the result. Therefore:
+    A guard, a wrapper that limits calls, does not count calls with invalid arguments. It sets the
+    context variable `argument_verdict` to a new object before each call, and reads `refused` after
+    the call. The code that refuses the arguments calls record_refused_arguments().
 
-    - The guard sets the context variable `argument_verdict` to a new object for each call.
-    - The code that refuses the arguments calls record_refused_arguments(), which sets `refused`.
-    - After the call, the guard reads `refused`: whether the arguments were refused.
+    refused: whether the arguments were refused.
     """
+
+    # The result does not tell it: another wrapper between the guard and the tool calls `handle`,
+    # which returns a refusal as a result like others, and the wrapper may replace that result.
 
     __slots__ = ("refused",)
 
@@ -113,11 +116,11 @@ argument_verdict: ContextVar[ArgumentVerdict | None] = ContextVar("argument_verd
 class CallStarter(Struct, frozen=True):
     """The functions with which a runtime begins the calls of a backend.
 
-    begin: begins any call, and returns the coroutine that handles it. Raises RpcError if the call
-        is refused.
-    tools: name of a tool -> a faster function that begins calls of this tool; tools without an
-        entry are called with `begin`. The backend may add and remove entries at any time.
-    redacts: whether the runtime must pass a Context that redacts secrets in progress and log
+    begin: begin(call, context, slot) begins any call, and returns the coroutine that handles it.
+        `slot` is a HooksSlot. Raises RpcError if the call is refused.
+    tools: name of a tool -> a function like `begin` for calls of this tool, which is faster because
+        it need not look up the tool. The backend may add and remove entries at any time.
+    redacts: whether the `context` that the runtime passes must redact secrets in progress and log
         messages.
     """
 
@@ -141,13 +144,14 @@ class SupportsCallStarter(Protocol):
 
 @runtime_checkable
 class SupportsOperationHandlers(Protocol):
-    """A Backend that can look up the handler of a tool once, instead of in each call."""
+    """A Backend that can look up a tool, prompt or resource once, instead of in each call."""
 
     def operation_handler(self, method: str, name: str) -> Handle | None:
         """Return a function that handles all calls of one tool, prompt or resource.
 
-        The function has the same effect as `handle`, even after the tool was removed or replaced.
-        It may raise RpcError or ArgumentsRefused at once, before it returns a coroutine.
+        The function does what `handle` would do at the time of the call: after the tool was removed
+        or replaced, it refuses the call or calls the new tool. It may raise RpcError or
+        ArgumentsRefused at once, before it returns a coroutine.
         method, name: for example "tools/call" and the name of the tool.
         Returns None if only `handle` may be used.
         """
@@ -161,7 +165,7 @@ class SupportsArgumentChecks(Protocol):
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
         """Return a function that checks the arguments of the calls of one tool or prompt.
 
-        The function raises ArgumentsRefused or RpcError for invalid arguments.
+        check(call, context) raises ArgumentsRefused or RpcError for invalid arguments.
         method, name: for example "tools/call" and the name of the tool.
         Returns None if only `handle` can check the arguments.
         """
@@ -190,8 +194,9 @@ class SupportsParamHeaders(Protocol):
     def param_headers(self, name: str) -> ParamHeaders:
         """Return which arguments of a tool have `x-mcp-header` in their schema.
 
-        Returns the path of each such argument -> the part of the header's name after `Mcp-Param-`.
-        Returns {} for an unknown tool, and for a tool without such arguments.
+        An example is {("user", "region"): "Region"}: clients repeat the member `region` of the
+        argument `user` in the header `Mcp-Param-Region`. Returns {} for an unknown tool, and for a
+        tool without such arguments.
         """
         ...
 
@@ -224,7 +229,7 @@ def operation_handler_of(backend: Backend, method: str, name: str) -> Handle | N
 def argument_check_of(backend: Backend, method: str, name: str) -> CheckArguments | None:
     """Return a backend's function that checks the arguments of the calls of one tool or prompt.
 
-    The function raises ArgumentsRefused or RpcError for invalid arguments.
+    check(call, context) raises ArgumentsRefused or RpcError for invalid arguments.
     method, name: for example "tools/call" and the name of the tool.
     Returns None if only the backend's `handle` can check the arguments.
     """
@@ -236,8 +241,8 @@ def argument_check_of(backend: Backend, method: str, name: str) -> CheckArgument
 def param_headers_of(backend: Backend, name: str) -> ParamHeaders:
     """Return which arguments of a tool clients must repeat in HTTP headers.
 
-    Returns the path of each such argument -> the part of the header's name after `Mcp-Param-`. The
-    result is {} for an unknown tool, and for a backend that has no such arguments.
+    An example is {("user", "region"): "Region"}: clients repeat the member `region` of the argument
+    `user` in the header `Mcp-Param-Region`. Returns {} if there are none, or the tool is unknown.
     """
     return param_headers_reader(backend)(name)
 
@@ -245,8 +250,8 @@ def param_headers_of(backend: Backend, name: str) -> ParamHeaders:
 def param_headers_reader(backend: Backend) -> Callable[[str], ParamHeaders]:
     """Return a function that returns which arguments of a tool clients repeat in HTTP headers.
 
-    The function takes the name of the tool. It returns the path of each such argument -> the part
-    of the header's name after `Mcp-Param-`. For many tools this is faster than param_headers_of().
+    The function takes the name of the tool, and returns what param_headers_of() returns. For many
+    tools this is faster.
     """
     if not issubclass(type(backend), SupportsParamHeaders):
         return lambda _: {}
@@ -274,11 +279,10 @@ def refusing_handler_of(backend: Backend) -> Handle | None:
 
 
 def has_method_of(backend: object, function: Callable[..., object], method: object) -> bool:
-    """Return whether a backend has a method that nobody has overridden.
+    """Return whether a backend's method is still the one that its class defines.
 
-    A class calls this before it offers a faster way around its own method. If a subclass overrides
-    the method, or an attribute of the object replaces it, the result is False, and the faster way
-    must not be used.
+    It is not if a subclass overrides the method, or an attribute of the object replaces it. A class
+    checks this before it offers a faster way around the method.
     function: the method as the class defines it, such as ServerBackend.handle.
     method: the method of the object, such as server.handle.
     """

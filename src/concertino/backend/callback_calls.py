@@ -4,10 +4,11 @@ A backend needs only the coroutine `handle`. But when a Proxy forwards a call to
 task and three coroutines only wait for the response, and take a third of the CPU time. So the
 runtime offers the Proxy a second way for such calls:
 
-1. The runtime calls `begin(call, context, runner, slot)`, where `runner` is an EndsCalls of the
-   runtime, and `slot` is its object for the call. If begin() returns a function, the call has
-   begun, and the function cancels it.
-2. When the call ends, the backend calls `runner.end_call(slot, result, error)`.
+1. The runtime calls `begin(call, context, runner, slot)`, where `runner` is an EndsCalls, and
+   `slot` is the runtime's own object for the call. begin() forwards the call, and returns a
+   function that cancels it. It returns None if the runtime must call `handle` instead.
+2. When the response arrives, the backend calls `runner.end_call(slot, result, error)`, or lets a
+   task make the result with `runner.run(work, slot)`.
 
 Both ways have the same effect. Measurements are in
 docs/decisions/0077-forwarded-calls-without-tasks.md.
@@ -37,7 +38,7 @@ CancelCall = Callable[[], object]
 
 
 def ENDED() -> None:  # noqa: N802
-    """Do nothing. `begin` returns this function, instead of one that cancels, for an ended call.
+    """Stand for "this call has ended already", as the return value of `begin`.
 
     The runtime never calls this function, but compares: `cancel is not ENDED`. Therefore the
     function is named like a constant.
@@ -45,8 +46,9 @@ def ENDED() -> None:  # noqa: N802
 
 
 class EndsCalls(Protocol):
-    """The part of the runtime with which a backend ends the calls that `begin` has begun.
+    """The object with which a backend ends the calls that it has begun without a task.
 
+    SupportsCallbacks describes how such a call begins.
     slot: the object that the runtime has passed to `begin` for this call.
     """
 
@@ -65,8 +67,7 @@ class EndsCalls(Protocol):
         ...
 
 
-# The type of `begin`. It begins a call, and returns the function that cancels the call. If it
-# returns None, it has done nothing, and the runtime must call `handle`.
+# The type of `begin`; see SupportsCallbacks.
 BeginByCallback: TypeAlias = Callable[[Call, Context, EndsCalls, Any], "CancelCall | None"]
 
 
@@ -77,7 +78,11 @@ class SupportsCallbacks(Protocol):
     def callback_beginner(self) -> BeginByCallback | None:
         """Return the function `begin`, which begins a call and returns without waiting for its end.
 
-        The arguments of `begin` are the call, its Context, an EndsCalls and the slot of the call.
+        The arguments of `begin` are the call, its Context, an EndsCalls, and an object that the
+        backend passes back to the methods of EndsCalls. `begin` returns a function that cancels the
+        call; ENDED if it has called end_call() already; or None if it has done nothing, and the
+        runtime must call `handle`.
+
         Returns None if only `handle` may be used. A class must return None if a subclass has
         overridden its `handle`, because `begin` would bypass the subclass.
         """

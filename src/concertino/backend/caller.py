@@ -44,11 +44,11 @@ class Caller(Protocol):
     def pass_result(self, result: Raw, revision: str) -> None:
         """Allow the runtime to send a result of another server to the client unchanged.
 
-        Call this before handle() returns `result`. If results have the same form in the client's
-        revision, the runtime sends `result` without decoding, checking or translating it. If
-        handle() returns another object, such as a result that a guard has changed, the runtime
-        encodes that object as usual.
-        result: a result as JSON, valid and without newlines, but not `input_required`.
+        Call this before handle() returns `result`. If the client's revision has the same form of
+        results as `revision`, the runtime sends `result` without decoding, checking or translating
+        it. If handle() returns another object, such as a result that a wrapper has changed, the
+        runtime encodes that object as usual.
+        result: valid JSON without newlines. It must not be an `input_required` result.
         revision: the revision of MCP that the other server speaks, such as "2025-06-18".
         """
         ...
@@ -56,15 +56,15 @@ class Caller(Protocol):
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send the client a notification that belongs to this call, and wait for a slow client.
 
-        The `_meta` of the notification contains the id of the call, as in the notifications that
-        belong to a subscriptions/listen request. Over HTTP, the notification is sent in the
-        response to the call. Call this method on the event loop.
+        Does nothing if the call has ended. The `_meta` of the notification contains the id of the
+        call as subscription id, as MCP 2026-07-28 has it for subscriptions/listen. Over HTTP, the
+        notification is sent in the response to the call. Call this method on the event loop.
         params: the fields of the notification's params, except `_meta`.
         """
         ...
 
     def hold_open(self) -> None:
-        """Treat this call as a subscription, which only the client ends.
+        """Treat this call as a subscription, which runs until the client or the server ends it.
 
         - The runtime reserves no memory for the result of the call.
         - When the server ends, it does not wait for the call: it answers with an empty result and
@@ -90,18 +90,18 @@ class CallerSession(Protocol):
 
     @property
     def principal(self) -> bytes:
-        """Return the verified identity of the client's user; b"" if it is not known.
+        """Return the `identity` of the client's verified Principal; b"" if there is none.
 
-        The identity comes from the transport: on a Unix socket it is the user id of the client's
-        process. A client's description of itself is never part of it.
+        It comes from the access token (HTTP) or is the user id of the client's process (Unix
+        socket). A client's description of itself is never part of it.
         """
         ...
 
     @property
     def has_left(self) -> bool:
-        """Return whether the client has disconnected for good.
+        """Return whether the client has disconnected, and will not return on another connection.
 
-        Over HTTP, a client may continue on another connection after this one has ended.
+        False for stateless HTTP, where each request may come on a connection of its own.
         """
         ...
 
@@ -113,7 +113,7 @@ class CallerSession(Protocol):
     async def request(self, method: str, params: bytes) -> Raw:
         """Send the client a request of another server, and return the client's result undecoded.
 
-        Only for clients of revisions before MCP 2026-07-28, which has no such requests. If the
+        The client must have a revision before MCP 2026-07-28, which has no such requests. If the
         calling task is cancelled, the client gets notifications/cancelled for the request.
         method: the method of the request, such as `roots/list`.
         params: the params as a JSON object, which is sent unchanged.
@@ -123,9 +123,9 @@ class CallerSession(Protocol):
         ...
 
     def notify(self, method: str, params: bytes) -> None:
-        """Send the client a notification of another server; drop it if the client does not read.
+        """Send the client a notification of another server. Returns at once.
 
-        Only for clients of revisions before MCP 2026-07-28. Returns at once.
+        The notification is dropped if the client does not read, or speaks MCP 2026-07-28.
         params: the params as a JSON object, which is sent unchanged.
         """
         ...

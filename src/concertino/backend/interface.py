@@ -6,14 +6,15 @@
             return await self.inner.handle(call, context)
 
 A `Server` of Python functions, a `Library` of Markdown files and a `Proxy` for another MCP server
-are Backends. A guard, which limits or filters the calls of another Backend, is a Backend too. Calls
+are Backends. A guard, which limits or filters the calls of another Backend, is a Backend too. A
+Notifier, which the Host passes to Backend.start(), notifies the Backend's clients of changes. Calls
 and results have the form of MCP 2026-07-28. The session (protocol/session.py) translates results
 for clients of other revisions.
 
-Four interfaces below are optional. A Backend may implement SupportsClientNotifications. A Notifier,
-which a backend uses to notify its clients, may implement SupportsEarlyOpening, SupportsHeldOpening
-and SupportsFirstMessage, for backends whose start takes long. Optional interfaces that make calls
-faster are in backend/call_hooks.py and backend/callback_calls.py.
+Four interfaces below are optional. A Backend may implement SupportsClientNotifications. A Notifier
+may implement SupportsEarlyOpening, SupportsHeldOpening and SupportsFirstMessage, for backends whose
+start takes long. Optional interfaces that make calls faster are in backend/call_hooks.py and
+backend/callback_calls.py.
 """
 
 from __future__ import annotations
@@ -100,9 +101,9 @@ class SupportsEarlyOpening(Protocol):
     def open_early(self) -> None:
         """Answer requests such as `initialize` from now on. Calls still wait for the start.
 
-        A backend whose start() takes long calls this method on the event loop, as soon as the start
-        is unlikely to fail. Without this call, such requests wait until start() returns, but at
-        most Limits.opening_s seconds. Then they are answered, too.
+        Without this method, requests such as `initialize` are answered when start() has returned,
+        or after Limits.opening_s seconds. A backend whose start() takes long calls the method on
+        the event loop, as soon as the start is unlikely to fail.
         """
         ...
 
@@ -117,7 +118,7 @@ class SupportsClientNotifications(Protocol):
         method: str,
         params: Mapping[str, Raw],
     ) -> None:
-        """Handle a notification that the protocol itself does not need.
+        """Handle a notification that the session (protocol/session.py) does not handle itself.
 
         Only clients of revisions before MCP 2026-07-28 send such notifications. `initialized` and
         `cancelled` never reach this method. It is called on the event loop, and must not block.
@@ -137,10 +138,10 @@ class SupportsHeldOpening(Protocol):
         """Let requests that open a session wait at most `within_s` seconds, then refuse them.
 
         A backend that does not know its features before it has started, such as a proxy, calls this
-        method on the event loop. The method returns at once. Requests that open a session, such as
-        `initialize`, then wait for the start. `within_s` seconds after this call, all of them that
-        are waiting or arrive before the start get an error. Calls wait for the start without this
-        limit.
+        method on the event loop. The method returns at once. If the backend has not started
+        `within_s` seconds later, requests that open a session (`initialize`, `server/discover`) get
+        an error: those that wait, and those that arrive before the start. Calls wait for the start
+        without this limit.
         describe: returns the text of the error.
         """
         ...
@@ -245,6 +246,8 @@ class Context(Protocol):
         total: how much there is to do, in the same unit; None if that is not known.
         message: a text for people; None for no text. Clients of revision 2024-11-05 do not get it.
         Returns an awaitable. Awaiting it waits until a slow client has read what was sent before.
+        Raises TypeError if a number or the text has another type, and ValueError for a number that
+        is not finite.
         """
         ...
 
@@ -261,6 +264,8 @@ class Context(Protocol):
         data: any JSON value, usually a string.
         logger: the name of the logger, for the client; None for no name.
         Returns an awaitable. Awaiting it waits until a slow client has read what was sent before.
+        In a `def` handler the method itself waits if 10,000 messages of the call are not sent yet.
+        Raises ValueError for an unknown level.
         """
         ...
 
@@ -299,8 +304,9 @@ class Context(Protocol):
         into: the type to which the structured content of the result is converted. For a result
             without structured content, the text is parsed as JSON and converted. Without `into`,
             the CallToolResult is returned, even if the tool has failed.
-        Raises RpcError for an unknown tool. Raises ToolError with the text of the result if `into`
-        is given and the tool has failed.
+        Raises RpcError for an unknown tool, and ToolError if calls are nested too deeply or are too
+        many. With `into`, raises ToolError with the text of the result if the tool has failed, and
+        ProtocolError if the result does not fit.
         """
         ...
 
@@ -316,7 +322,8 @@ class Context(Protocol):
           again from its start, and this method returns the answers. So all code before a question
           runs several times. Use once() for work that must be done only once.
 
-        Only the handlers of tools, prompts and resources may ask, at most 16 times in one call.
+        Only the handlers of tools, prompts and resources may ask. A call may send its client
+        questions at most 16 times, each time any number of them.
         questions: key -> an Elicitation, Sampling or ListRoots of concertino.types. The key is any
             string that no other question of the call has.
 
@@ -376,6 +383,7 @@ class Context(Protocol):
     ) -> Literal["accept", "decline", "cancel"]:
         """Ask the user to open a web page, for example to enter a password there.
 
+        Since MCP 2026-07-28, the handler ends with Suspended and runs again, as in elicit().
         message: the question, for the user.
         url: an https:// URL, or an http:// URL of localhost. It must not contain a user name, a
             password or another secret.
@@ -398,6 +406,7 @@ class Context(Protocol):
     ) -> CreateMessageResult:
         """Ask the client's model to continue a conversation.
 
+        Since MCP 2026-07-28, the handler ends with Suspended and runs again, as in elicit().
         messages: the conversation. A str is a message of the user.
         max_tokens: the maximum length of the model's message, in tokens.
         key: the name of the question in the call; by default `q1`, `q2` and so on.
@@ -411,6 +420,7 @@ class Context(Protocol):
     async def roots(self, *, key: str | None = None) -> list[Root]:
         """Return the client's roots: the directories and files that this server may use.
 
+        Since MCP 2026-07-28, the handler ends with Suspended and runs again, as in elicit().
         key: the name of the question in the call; by default `q1`, `q2` and so on.
         Raises MissingCapability, InvalidClientResponse, RpcError, TimedOut or ValueError as ask()
         does.
@@ -467,8 +477,8 @@ class Backend(Protocol):
     async def start(self, outlet: Notifier) -> None:
         """Prepare for calls, which wait until this method returns.
 
-        A Host connects a backend with its clients, and calls this method once. If several Hosts
-        serve the backend, each of them calls it.
+        A Host connects a backend with its clients. Each Host that serves the backend calls this
+        method once. If it raises, the clients' requests get the exception as an error response.
         outlet: notifies the clients of this Host of changes. Call its methods at any time until
             close().
         """
@@ -497,8 +507,8 @@ class Backend(Protocol):
     async def watch(self, uris: frozenset[str]) -> None:
         """Watch resources, and report changes of their content with Notifier.report_update().
 
-        The Host calls this after start(), whenever clients have subscribed or unsubscribed, if
-        features() have `subscriptions`. It waits for the end of one call before it makes the next.
+        If features() have `subscriptions`, the Host calls this method after start(), whenever
+        clients have subscribed or unsubscribed. The next call follows when this one has ended.
         uris: all resources to which clients are subscribed now, not only new ones.
         """
         ...
@@ -509,9 +519,9 @@ class Backend(Protocol):
 
 
 def describe_non_backend(value: object) -> str | None:
-    """Return a description of a value that is not a Backend, such as `int`, for an error message.
+    """Return a text for an error message, such as `int`, if a value is not a Backend.
 
-    Returns None if the value is a Backend.
+    The text is the name of the value's type. Returns None if the value is a Backend.
     """
     if isinstance(value, type):
         return f"the class {value.__name__}; give an object"
@@ -561,6 +571,7 @@ def refuse_foreign_names(cls: type[ContextT]) -> type[ContextT]:
     """
     for name, hint in FOREIGN_NAMES.items():
         foreign = ForeignName(hint)
+        # Python calls this method itself only for attributes in the body of a class.
         foreign.__set_name__(cls, name)
         setattr(cls, name, foreign)
     return cls

@@ -28,7 +28,7 @@ KINDS: Mapping[str, str] = {
 
 
 class ListMethod(Struct, frozen=True):
-    """A method that lists operations or resource templates.
+    """A method that lists tools, prompts, resources or resource templates.
 
     kind: the kind of the items: "tool", "prompt" or "resource". Resource templates count as
         "resource".

@@ -33,9 +33,14 @@ def server_name(file: Path) -> str:
     Returns "" if there is no such variable, or if the file cannot be read or parsed.
     """
     for statement in _statements(file):
-        if isinstance(statement, ast.Assign) and _makes_server(statement.value):
-            target = statement.targets[0]
-            return target.id if isinstance(target, ast.Name) else ""
+        if isinstance(statement, ast.Assign):
+            target, value = statement.targets[0], statement.value
+        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            target, value = statement.target, statement.value
+        else:
+            continue
+        if isinstance(target, ast.Name) and _makes_server(value):
+            return target.id
     return ""
 
 
@@ -67,9 +72,9 @@ def uncalled_function(file: Path, maker: str) -> UncalledFunction | None:
     """Return the function that a Python file would have to call in order to make its server.
 
     maker: the name of the function that makes the server, as server_in_function() returns it.
-    Returns `maker` itself. If other functions call `maker`, returns the outermost of them, which is
-    often named main. Returns None if the file may call `maker` already, because it mentions such a
-    function outside of functions, or has statements other than definitions.
+    Returns the outermost function that leads to a call of `maker`, often main; `maker` itself if no
+    function calls it. Returns None if the file may call `maker` already: its top level mentions one
+    of these functions, or has statements other than definitions.
     """
     statements = _statements(file)
     if not all(map(_is_definition, statements)):
@@ -93,7 +98,8 @@ def uncalled_function(file: Path, maker: str) -> UncalledFunction | None:
         for name in callers
         if not any(name in mentions[other] for other in callers if other != name)
     ]
-    # There is no outermost function if the functions call each other.
+    # Of several, the last is usually the entry point. There is none if the functions call each
+    # other.
     name = outermost[-1] if outermost else maker
     return UncalledFunction(name, isinstance(functions[name], ast.AsyncFunctionDef))
 
@@ -111,8 +117,9 @@ def _makes_server(expression: ast.expr) -> bool:
     if not isinstance(expression, ast.Call):
         return False
     function = expression.func
-    name = function.attr if isinstance(function, ast.Attribute) else ast.unparse(function)
-    return name == "Server"
+    if isinstance(function, ast.Attribute):
+        return function.attr == "Server"
+    return isinstance(function, ast.Name) and function.id == "Server"
 
 
 def _is_definition(statement: ast.stmt) -> bool:

@@ -23,7 +23,8 @@ class ServingHosts:
 
     Attributes:
     count: how many Hosts there are.
-    watched: the URIs of the resources that clients are subscribed to, set by the backend's watch().
+    watched: the URIs that were last passed to the backend's watch(). With several Hosts, these are
+        only the resources to which the clients of one Host are subscribed.
     """
 
     __slots__ = ("_lock", "_notifiers", "count", "watched")
@@ -46,13 +47,15 @@ class ServingHosts:
             self._notifiers = [*self._notifiers, notifier]
 
     def remove_one(self) -> bool:
-        """Remove a Host, and return whether none is left."""
+        """Count one Host less, and return whether none is left.
+
+        It is not known which Host has called close(). So the notifiers of all Hosts are kept until
+        none is left; notifying a closed Host has no effect.
+        """
         with self._lock:
             # A start() that was cancelled before its first step was not counted, so there may be
             # more calls of close() than of start().
             self.count = max(0, self.count - 1)
-            # It is not known which Host has called close(), so no notifier can be removed until all
-            # Hosts have called it. Notifying a closed Host has no effect.
             if self.count:
                 return False
             self._notifiers = []

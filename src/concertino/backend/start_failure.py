@@ -19,8 +19,8 @@ __all__ = ["describe_failure", "describe_raised", "start_failure_text"]
 
 # The longest sentence, in characters.
 MAX_CHARS = 1000
-# Code in the directories of concertino and of the standard library, and in directories with the
-# names in PACKAGES, was not written by the server's author.
+# The server's author has not written the code in the directories of concertino and of the standard
+# library, nor the code whose path contains one of the names in PACKAGES.
 LIBRARIES = tuple(
     f"{folder}{os.sep}"
     for folder in (Path(__file__).absolute().parent.parent, Path(os.__file__).parent)
@@ -50,6 +50,7 @@ def describe_failure(exc: BaseException) -> str:
     """
     first = _first_exception(exc)
     text = _text(first)
+    # Subclasses, such as RpcError, are described with their name.
     if text and type(first) in (TargetError, ConcertinoError):
         # If one of its servers fails, compose() raises an error with a cause. Add the cause's line.
         return text if first.__cause__ is None else f"{text}{_location(first.__cause__)}"
@@ -58,19 +59,19 @@ def describe_failure(exc: BaseException) -> str:
     return describe_raised(first, exc if first.__traceback__ is None else first)
 
 
-def describe_raised(exc: BaseException, raised: BaseException | None = None) -> str:
-    """Return the type and text of an exception, the author's line that has raised it, and advice.
+def describe_raised(exc: BaseException, located_at: BaseException | None = None) -> str:
+    """Return the type and text of an exception, where the server's code has raised it, and advice.
 
     An example is `KeyError: 'TOKEN' (server.py:3)`.
     exc: the exception whose type and text are returned.
-    raised: the exception whose line is returned, such as the group that contains `exc`; None if
-        `exc` itself was raised.
+    located_at: the exception whose traceback gives the line, such as the group that contains `exc`;
+        None for `exc` itself.
     """
     description = type(exc).__name__
     text = _text(exc)
     if text:
         description += f": {text}"
-    description += _location(raised or exc)
+    description += _location(located_at or exc)
     tip = advice(exc)
     if tip:
         description += f"; {tip}"

@@ -31,7 +31,8 @@ NESTED_LOOP_ADVICE = (
 AWAIT_ADVICE = (
     "an `async def` gives its result to `await` only: write `(await ...)` around the call"
 )
-# The advice that does not depend on the exception.
+# The advice whose text is always the same. The command line looks for it in the traceback of a
+# call.
 ADVICE = (NESTED_LOOP_ADVICE, AWAIT_ADVICE)
 # How the text of the error begins for an attribute of a coroutine.
 COROUTINE = "'coroutine' object has no attribute"
@@ -71,10 +72,10 @@ def exc_info_for_users(
 
 
 def redacted_traceback(exc: BaseException) -> str | None:
-    """Return the traceback of an exception and its causes, as Python writes it, without secrets.
+    """Return the traceback of an exception and its causes, if secrets had to be removed from it.
 
-    Returns None if the traceback contains no secret. The caller can then let sys.excepthook write
-    the traceback, which newer versions of Python do in colours.
+    Usually the traceback contains no secret. Then this function returns None, and the caller lets
+    sys.excepthook write the traceback, which newer versions of Python do in colours.
     """
     # Imported here, because a program that works writes no traceback.
     from traceback import format_exception
@@ -83,6 +84,7 @@ def redacted_traceback(exc: BaseException) -> str | None:
 
     text = "".join(format_exception(exc))
     # The script may have read a .env file before it failed.
+    # text() returns the same object if it contains no secret.
     redacted = refresh().text(text)
     return None if redacted is text else redacted
 
@@ -134,6 +136,6 @@ def _advise_module(traceback: TracebackType | None) -> str:
         folder = folder.parent
     if len(names) == 1:
         return "a file without a package around it has no siblings: write `import ...`"
-    change = "" if folder == Path.cwd() else f"cd {folder}; "
+    change_folder = "" if folder == Path.cwd() else f"cd {folder}; "
     target = f"{'.'.join(names)}:{server_name(file) or 'server'}"
-    return f"serve it as a part of its package: {change}concertino serve {target}"
+    return f"serve it as a part of its package: {change_folder}concertino serve {target}"

@@ -50,8 +50,10 @@ T = TypeVar("T")
 
 
 class BackendWrapper:
-    """A Backend that forwards everything to another Backend, `inner`.
+    """A Backend that forwards the methods of Backend, and clients' notifications, to `inner`.
 
+    It does not forward the optional interfaces that make calls faster, such as call_starter(): they
+    would bypass the `handle` of a derived class. param_headers() calls no tool, so it is forwarded.
     A derived class overrides the methods that do something else, usually only `handle`:
 
         class Echo(BackendWrapper):
@@ -89,10 +91,7 @@ class BackendWrapper:
         pass_client_notification(self.inner, session, method, params)
 
     def param_headers(self, name: str) -> ParamHeaders:
-        """Return which arguments of a tool of the inner backend clients repeat in HTTP headers.
-
-        Returns the path of each such argument -> the part of the header's name after `Mcp-Param-`.
-        """
+        """Return which arguments of a tool clients repeat in HTTP headers; see ParamHeaders."""
         return param_headers_of(self.inner, name)
 
 
@@ -250,8 +249,8 @@ class CallerWrapper:
 class NotifierWrapper:
     """A Notifier that forwards everything to another Notifier, `outlet`.
 
-    It also has the methods of the optional Protocols, such as open_early(). A method that `outlet`
-    lacks does nothing.
+    It also has the methods of the optional Protocols, such as open_early(). If `outlet` lacks them,
+    they do nothing, and opens_with_handshake() returns False.
     """
 
     def __init__(self, outlet: Notifier) -> None:

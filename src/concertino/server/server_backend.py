@@ -102,6 +102,8 @@ class ServerBackend:
         # Each Host calls close(). Release the resources only for the last one.
         if not self._hosts.remove_one():
             return
+        # First cancel the calls that wait for a thread, so that no handler begins without its
+        # lifespan values.
         self._threads.close()
         for record in list(self._registered_tools.records.values()):
             if record.entry.guard is not None:
@@ -135,9 +137,9 @@ class ServerBackend:
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
         """Return a function that checks the arguments of calls of one tool.
 
-        The returned function takes a call and its context, and raises ArgumentsRefused or RpcError
-        for invalid arguments. A guard around the server checks the arguments with this function, so
-        that calls with invalid arguments do not count against a rate limit.
+        check(call, context) raises ArgumentsRefused or RpcError for invalid arguments. A guard
+        around the server uses it, so that calls with invalid arguments do not count against a rate
+        limit.
         method, name: "tools/call" and the name of the tool.
         Returns None for other methods.
         """
@@ -148,9 +150,8 @@ class ServerBackend:
     def param_headers(self, name: str) -> ParamHeaders:
         """Return which arguments of a tool have `x-mcp-header` in their schema.
 
-        Clients repeat these arguments in HTTP headers `Mcp-Param-...`.
-        Returns the path of each such argument -> the part of the header's name after `Mcp-Param-`;
-        {} for an unknown tool.
+        An example is {("user", "region"): "Region"}: clients repeat the member `region` of the
+        argument `user` in the header `Mcp-Param-Region`. Returns {} for an unknown tool.
         """
         tool = self._registered_tools.entries.get(name)
         return {} if tool is None else tool.param_headers
