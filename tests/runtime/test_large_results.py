@@ -77,14 +77,14 @@ class Served:
         """Wait long enough that calls which may begin would have begun and ended."""
         for _ in range(3):
             await self.threads.run(lambda: None)
-            self.threads._release(self.threads._results[self._loop])
+            self.threads._release(self.threads._loop_jobs[self._loop])
             for _ in range(5):
                 await asyncio.sleep(0)
 
     def read(self) -> list[int]:
         frames, self.frames = self.frames, []
         self.peer.on_drain(0)
-        self.threads._release(self.threads._results[self._loop])
+        self.threads._release(self.threads._loop_jobs[self._loop])
         return [json.loads(frame)["id"] for frame in frames]
 
 
@@ -345,7 +345,7 @@ async def test_a_cancelled_call_on_trial_lets_another_one_begin() -> None:
     assert len(served.threads._jobs) == 8 + 8 - len(served.threads._running)
     tasks[0].cancel()
     await asyncio.wait(tasks[:1])
-    assert [len(results.kept) for results in served.threads._results.values()] == [1]
+    assert [len(results.kept) for results in served.threads._loop_jobs.values()] == [1]
     release.set()
     await asyncio.wait([*holding, *tasks])
     assert len(served.frames) == 17

@@ -60,7 +60,7 @@ def test_a_trial_ends_with_a_large_result_or_with_two_small_ones_for_each_thread
         assert trials.try_start(KIND)
         trials.end(KIND, is_large)
     assert trials.is_known(KIND)
-    assert not trials.has_begun(KIND)
+    assert not trials.is_on_trial(KIND)
     # A call that was counted before ends later.
     trials.end(KIND, False)
 
@@ -113,6 +113,6 @@ def test_the_number_of_remembered_kinds_is_limited() -> None:
         if number % 2:
             trials.try_start(kind)
             trials.end(kind, True)
-    assert trials.has_begun(KIND)
+    assert trials.is_on_trial(KIND)
     assert len(trials._trials) <= 4096
     assert len(trials._known) <= 4096

@@ -16,7 +16,7 @@ import pytest
 from loops import on_a_loop
 
 from concertino.runtime import threads as threads_module
-from concertino.runtime.thread_jobs import JobResults, ThreadJob
+from concertino.runtime.thread_jobs import LoopJobs, ThreadJob
 from concertino.runtime.thread_trials import ThreadTrials
 from concertino.runtime.threads import Threads
 from concertino.types.results import CallToolResult, TextContent
@@ -436,9 +436,9 @@ def test_two_jobs_that_end_together_both_come_back() -> None:
 
     async def main() -> list[int]:
         threads, loop = Threads(2), asyncio.get_running_loop()
-        results = JobResults(loop, ThreadTrials(2), threads._on_large, threads._on_trial_end)
-        threads._results[loop] = results
-        results._jobs = Slow()
+        loop_jobs = LoopJobs(loop, ThreadTrials(2), threads._on_large, threads._on_trial_end)
+        threads._loop_jobs[loop] = loop_jobs
+        loop_jobs._jobs = Slow()
         async with asyncio.timeout(10):
             values = await asyncio.gather(threads.run(lambda: 1), threads.run(lambda: 2))
         threads.close()
@@ -539,22 +539,22 @@ KIND = ("tools/call", b'"report"')
 @on_a_loop
 async def test_a_job_that_ends_while_the_running_jobs_are_examined_harms_nobody() -> None:
     threads = Threads(2)
-    results = JobResults(asyncio.get_running_loop(), ThreadTrials(2), print, print)
+    loop_jobs = LoopJobs(asyncio.get_running_loop(), ThreadTrials(2), print, print)
 
     class Ending:
         """A job which ends when it is looked at."""
 
         @property
-        def results(self) -> JobResults:
+        def loop_jobs(self) -> LoopJobs:
             threads._running.pop(1, None)
-            return results
+            return loop_jobs
 
-        trial = KIND
+        trial_kind = KIND
         sent = None
 
     threads._running = {1: cast("Any", Ending()), 2: cast("Any", Ending())}
     # The threads 1 and 2 do not exist, so they wait for no other thread.
-    assert not threads._is_waiting(results, KIND)
+    assert not threads._is_waiting(loop_jobs, KIND)
     assert list(threads._running) == [2]
 
 
@@ -566,17 +566,17 @@ async def test_a_call_on_trial_that_is_kept_back_is_counted_once(
     monkeypatch.setattr(threads_module, "call_of_job", lambda job: call)
     threads, trials = Threads(1), ThreadTrials(32)
     loop = asyncio.get_running_loop()
-    results = JobResults(loop, trials, threads._on_large, threads._on_trial_end)
+    loop_jobs = LoopJobs(loop, trials, threads._on_large, threads._on_trial_end)
     # With this one, eight calls have started, as many as may.
     trials.begin(KIND, 7)
-    job = ThreadJob(lambda: None, results)
+    job = ThreadJob(lambda: None, loop_jobs)
     assert trials.try_start(KIND)
-    job.trial = KIND
+    job.trial_kind = KIND
     threads._jobs.append(job)
 
     # A call which was not counted has had a large result.
-    threads._keep_back(results, KIND, 2**20)
-    assert not results.kept
+    threads._keep_back(loop_jobs, KIND, 2**20)
+    assert not loop_jobs.kept
     async with asyncio.timeout(20):
         await job.future
     threads.close()

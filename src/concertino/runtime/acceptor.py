@@ -57,8 +57,8 @@ def serve_connections(
 
     host: serves its backend on the connection of each client.
     max_connections: how many clients each listener may have at the same time; by default
-        host.limits.max_connections. Several listeners may have fewer, because together they get at
-        most half of the file descriptors that this process may open.
+        host.limits.max_connections. With several listeners, each may have fewer, because all
+        together get at most half of the file descriptors that this process may open.
     wrap: called with each new connection and the client's name; returns the connection that the
         host serves, for example one that traces the messages. None to serve each connection as it
         is.
@@ -106,7 +106,7 @@ class Acceptor:
     ) -> None:
         self._host = host
         limit = places_per_listener(max_connections, len(listeners))
-        # Each listener, in order, with the counter of its clients.
+        # Each listener, in the order of the arguments -> the counter of its clients.
         self._places = {listener: ListenerPlaces(limit) for listener in listeners}
         self._limits = _share_output(host.limits, limit * max(1, len(listeners)))
         self._wrap = wrap
@@ -121,18 +121,18 @@ class Acceptor:
         self._pause_timer: asyncio.TimerHandle | None = None
         self._closed = False
         # Whether the last accept() has failed, because there were no descriptors or memory left.
-        self._is_starved = False
+        self._has_shortage = False
 
         load_calls()
         # A child process that a handler forks must not hold the clients' sockets open. Functions
         # passed to register_at_fork() stay registered for ever, and a strong reference would keep
         # this object in memory for as long.
-        disown_all = WeakMethod(self._disown_all)
+        reference = WeakMethod(self._disown_all)
 
         def disown_in_child() -> None:
-            disown = disown_all()
-            if disown is not None:
-                disown()
+            disown_all = reference()
+            if disown_all is not None:
+                disown_all()
 
         os.register_at_fork(after_in_child=disown_in_child)
         self._listen()
@@ -189,7 +189,7 @@ class Acceptor:
             except (BlockingIOError, InterruptedError):
                 # The queue is empty, so a shortage of descriptors or memory is over. The next one
                 # will be logged again.
-                self._is_starved = False
+                self._has_shortage = False
                 return
             except ConnectionAbortedError:
                 # The client has disconnected while it waited in the queue.
@@ -198,11 +198,11 @@ class Acceptor:
                 # The error is EMFILE, ENFILE or ENOMEM. The client stays in the queue, and the
                 # socket stays readable, so without a pause the loop would call this method again at
                 # once, and for ever.
-                if not self._is_starved:
+                if not self._has_shortage:
                     log.warning(
                         "%s: no client can be accepted for now: %s", listener.address, exc.strerror
                     )
-                self._is_starved = True
+                self._has_shortage = True
                 self._stop_listening()
                 self._pause_timer = self._loop.call_later(PAUSE_S, self._listen)
                 return
@@ -212,6 +212,8 @@ class Acceptor:
         """Check a new client. Refuse it, or wait for its first bytes."""
         self._count += 1
         places = self._places[listener]
+        # Make room first, because find_refusal() counts the clients that are connected. So a client
+        # that is refused may cost another its place, but only one that has sent nothing.
         if places.is_crowded:
             self._evict_silent_stranger(places)
 

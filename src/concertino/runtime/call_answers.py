@@ -46,7 +46,7 @@ log = logging.getLogger("concertino.host")
 
 
 def release_task(request: SessionRequest) -> None:
-    """Forget the task of a call, and stop its time limit. Called when the task has ended."""
+    """Clear `on_cancel` and stop the time limit of a call whose task has ended."""
     # `on_cancel` refers to the request, so this breaks a reference cycle, which would keep the
     # request's message in memory until the next garbage collection.
     request.on_cancel = None
@@ -63,18 +63,22 @@ def end_call(
 ) -> None:
     """Answer a call that has raised an exception, or has asked its client something.
 
-    If the call has hooks (the functions of a guard, see CallHooks), they are called first.
-    result: the return value of the handler; ignored if `error` is not None.
+    The call's hooks, the functions of a guard (protocol/call_hooks.py), may replace the exception
+    or the result. They do not see the result if the response is `input_required`.
+    result: the return value of the handler, which may have asked its client before it returned;
+        ignored if `error` is not None.
     error: the exception that the handler has raised; None if it has returned.
     """
     hooks = request.hooks
     if hooks is not None and error is not None:
+        # fail() returns the exception that is sent instead.
         error = hooks.fail(error)
         request.hooks = hooks = None
 
     if request.dialogue is not None and request.dialogue.suspended and request.open:
         # The handler has asked the client something that has no answer so far. Even if the handler
-        # has caught the exception Suspended, its own result or exception must not be sent.
+        # has caught the exception Suspended, its own result or exception must not be sent. A guard
+        # has nothing to do with it either: the client repeats the call, and hooks see that result.
         request.hooks = None
         reply = partial(connection.session.reply_suspended, request)
         return _reply_input_required(connection, request, reply)
@@ -129,7 +133,7 @@ def answer_unsent(
 
     - InputRequiredSignal: the result is an InputRequired, so ask the client the questions in it.
     - Any other exception, such as MemoryError: send an error response. If a response was begun
-      already, report a fault instead.
+      already, log a fault of concertino and end the connection.
     """
     request.hooks = None
     if isinstance(exc, InputRequiredSignal):
@@ -179,6 +183,7 @@ def _fail(connection: AnsweringConnection, request: SessionRequest, error: RpcEr
             # An HTTP connection reads this while fail() writes the response: an access token with
             # too few scopes is answered with an HTTP status of its own.
             is_refusing_scopes.set(isinstance(error, InsufficientScope))
+            # error.revision: the revision of MCP that a forwarded error has come in; usually None.
             return connection.session.fail(request, code, text, data, error.revision)
         except Exception as exc:
             if not request.open:
@@ -212,7 +217,7 @@ def _reply_input_required(
 
 
 def _on_input_required(
-    connection: AnsweringConnection, request: SessionRequest, wanted: InputRequired
+    connection: AnsweringConnection, request: SessionRequest, input_required: InputRequired
 ) -> None:
     """Send the client requests in an InputRequired that a backend has returned.
 
@@ -221,26 +226,26 @@ def _on_input_required(
     request. When the client has answered, this function calls the backend again.
     """
     if request.profile.encoder.revision.modern:
-        reply = partial(connection.session.reply_input_required, request, wanted)
+        reply = partial(connection.session.reply_input_required, request, input_required)
         return _reply_input_required(connection, request, reply)
-    return connection.run(_retry_with_answers(connection, request, wanted), request)
+    return connection.run(_retry_with_answers(connection, request, input_required), request)
 
 
 async def _retry_with_answers(
-    connection: AnsweringConnection, request: SessionRequest, wanted: InputRequired
+    connection: AnsweringConnection, request: SessionRequest, input_required: InputRequired
 ) -> Struct | Raw:
-    """Send the client requests in `wanted`, wait for the answers, and call the backend again."""
+    """Send the client's questions to it, wait for the answers, and call the backend again."""
     from concertino.runtime.client_questions import send_questions
 
-    dialogue = connection.session.dialogues.set_client_requests(request, wanted)
-    if wanted.questions:
-        await send_questions(connection.session, dialogue, wanted.questions, request.id)
+    dialogue = connection.session.dialogues.set_client_requests(request, input_required)
+    if input_required.questions:
+        await send_questions(connection.session, dialogue, input_required.questions, request.id)
     else:
         # send_questions() counts the rounds. Without questions count here, so that the limit also
         # ends a backend that asks for another round each time.
         dialogue.count_round()
     call = request.call
-    request.call = Call(call.method, call.params, call.meta, dialogue.answers, wanted.state)
+    request.call = Call(call.method, call.params, call.meta, dialogue.answers, input_required.state)
     return await connection.backend.handle(request.call, CallContext(connection, request))
 
 
@@ -254,5 +259,6 @@ def _report_client_fault(
     """
     if request.profile.encoder.revision.modern or request.method != "tools/call":
         return _fail(connection, request, error)
+    # This result is small and has only text, so respond() does not fail here.
     connection.session.respond(request, error_result(error.message))
     return None

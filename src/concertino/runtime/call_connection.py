@@ -1,4 +1,4 @@
-"""CallConnection and AnsweringConnection: what a running call may ask of its ServerConnection.
+"""CallConnection and AnsweringConnection: the methods of a ServerConnection that calls use.
 
 The two interfaces are in a module of their own, because server_connection.py imports the modules
 that use them (context.py, call_runner.py and call_answers.py).
@@ -59,7 +59,11 @@ class AnsweringConnection(CallConnection, Protocol):
     """A CallConnection for call_runner.py and call_answers.py, which run and answer the calls."""
 
     def schedule_flush(self) -> None:
-        """Send the queued output at the end of the current read, or in the next loop iteration."""
+        """Send the queued output soon.
+
+        It is sent when the messages that were read together are processed (ReadBatch in tasks.py);
+        outside of a read, in the next loop iteration.
+        """
         ...
 
     def run(self, work: Work, request: SessionRequest) -> None:

@@ -61,20 +61,23 @@ class CallRunner:
     """Begins the calls of one connection, and answers them when they end.
 
     connection: the connection on which the calls arrive.
-    end: ends the connection; it waits for the tasks of cancelled calls.
+    connection_end: waits for the tasks of cancelled calls when the connection ends.
     variables: each call runs in a copy of these context variables.
 
     Attributes:
-    start: a function that begins the call of a request. It returns when the call has ended or
-        waits; the response is sent when the call ends.
+    start: start(request) begins the call of a request. It returns when the call has ended, or when
+        its handler waits for something; the response is sent when the call ends.
     """
 
     def __init__(
-        self, connection: AnsweringConnection, end: ConnectionEnd, variables: ContextVariables
+        self,
+        connection: AnsweringConnection,
+        connection_end: ConnectionEnd,
+        variables: ContextVariables,
     ) -> None:
         self._connection = connection
         self._session = connection.session
-        self._end = end
+        self._connection_end = connection_end
         self._unread = connection.session.peer.unread
         self._run_eagerly = eager_task_runner(connection.loop, self._on_call_done, variables)
         starter = call_starter_of(connection.backend)
@@ -110,7 +113,7 @@ class CallRunner:
                 return self._on_call_done(request, NO_RESULT, exc)
             task = self._run_eagerly(work, request)
             if task is not None:
-                self._on_suspended(request, task)
+                self._on_first_wait(request, task)
             return None
 
         return start
@@ -147,7 +150,7 @@ class CallRunner:
                 return self._on_call_done(request, NO_RESULT, exc)
             task = self._run_eagerly(work, request)
             if task is not None:
-                self._on_suspended(request, task)
+                self._on_first_wait(request, task)
             return None
 
         return start
@@ -201,9 +204,9 @@ class CallRunner:
         # The start functions above contain the same lines, to save this function call.
         task = self._run_eagerly(work, request)
         if task is not None:
-            self._on_suspended(request, task)
+            self._on_first_wait(request, task)
 
-    def _on_suspended(self, request: SessionRequest, task: asyncio.Task[None]) -> None:
+    def _on_first_wait(self, request: SessionRequest, task: asyncio.Task[None]) -> None:
         """Make a call cancellable and start its time limit. Called when its handler first waits."""
         # A call is put into the table of running calls only now, because most calls never wait.
         if request.table is None:
@@ -225,7 +228,7 @@ class CallRunner:
         """Cancel the task of a call, and the waits of its threads. This is request.on_cancel."""
         log.debug("request %r was cancelled: %s", request.id, reason or "no reason given")
         task.cancel()
-        self._end.add_cancelled(task)
+        self._connection_end.add_cancelled(task)
         if request.dialogue is not None:
             for thread_wait in list(request.dialogue.waits.threads):
                 thread_wait.cancel()
@@ -240,10 +243,11 @@ class CallRunner:
     ) -> None:
         """Answer a call whose handler has returned `result` or raised `error`."""
         if request.on_cancel is not None:
-            # The call was suspended, so many other calls may end in this loop iteration, too. Large
+            # The handler has waited, so many other calls may end in this loop iteration, too. Large
             # results are then sent in turns, because together they would block the loop. To save
             # time, the size of the result is checked only in three cases: a large result was
             # expected; much output is unread; or large results wait already (busy_loops).
+            # When a postponed result is sent, this method runs again, and on_cancel is None.
             call_answers.release_task(request)
             if (
                 error is None
@@ -252,19 +256,20 @@ class CallRunner:
                     or self._unread.budget.held >= LARGE_BYTES
                     or busy_loops
                 )
-                and self._postpones_or_drops(request, result)
+                and self._postpone_or_drop(request, result)
             ):
                 return None
 
         # Sending a response schedules a flush. A call in a batch or a cancelled call may send none,
         # but the flush is needed even then: it starts waiting calls, and closes a draining
         # connection.
-        if request.batch is not None or self._end.is_draining:
+        if request.batch is not None or self._connection_end.is_draining:
             self._connection.schedule_flush()
 
         # hooks: the functions of a guard (protocol/call_hooks.py). If the guard limits how many
-        # calls run at the same time, another call may begin now. accepts_text() says of a result
-        # with one text whether the hooks would leave it as it is.
+        # calls run at the same time, it counts its free places in hooks.permits: the next call may
+        # take this one. accepts_text() says of a result with one text whether the hooks would leave
+        # it as it is.
         accepts_text = None
         hooks = request.hooks
         if hooks is not None:
@@ -282,12 +287,12 @@ class CallRunner:
         # Nothing was sent, because the hooks must see the result before.
         return call_answers.finish_call(self._connection, request, result)
 
-    def _postpones_or_drops(self, request: SessionRequest, result: Struct | Raw) -> bool:
+    def _postpone_or_drop(self, request: SessionRequest, result: Struct | Raw) -> bool:
         """Arrange that a large result is sent in a later loop iteration, or drop the result.
 
-        Returns False if the caller must send the result now: it is small, or not much was sent in
-        this iteration. A result for which there is no memory is dropped before it is encoded, and
-        the call fails.
+        Returns True if it has done one of these. Returns False if the caller must send the result
+        now: it is small, or not much was sent in this iteration. A result for which there is no
+        memory is dropped before it is encoded, and the call fails.
         """
         turns = result_turns_of(self._connection.loop)
         expected_bytes, least_bytes = request.expected_bytes, least_size(result)
@@ -306,6 +311,7 @@ class CallRunner:
             return False
         unread = self._unread
         if not unread.may_postpone(least_bytes):
+            # drop() counts the dropped result, and returns the text of the error.
             error = RpcError(INTERNAL_ERROR, unread.drop(least_bytes))
             self._on_call_done(request, NO_RESULT, error)
             return True

@@ -95,11 +95,11 @@ _decode_roots = Decoder(ListRootsResult).decode
 def process_seal() -> Seal:
     """Return the Seal (protocol/seal.py) that signs each `requestState` that this process sends.
 
-    The key is derived from CONCERTINO_STATE_KEY; if that variable is not set, the key is random. To
-    accept each `requestState` only once, processes with the same key share a record of the used
-    ones. CONCERTINO_STATE_RECORD is the path or address of this record.
-    Raises RpcError if the secret in CONCERTINO_STATE_KEY is too short, or if the record cannot be
-    used.
+    The Seal signs with a key that is derived from the secret in CONCERTINO_STATE_KEY; without that
+    variable, with a random key. Processes with the same secret share a record of the used states,
+    so that each is accepted only once. CONCERTINO_STATE_RECORD is the path or address of the
+    record.
+    Raises RpcError if the secret is too short, or if the record cannot be used.
     """
     # The two variables are not checked at the start of the server, so that only calls that ask
     # their client fail.
@@ -153,10 +153,12 @@ async def ask(
             to_wire_request(question),
             revision,
             request.profile.client,
+            # A function, because few questions need an id, and making one imports a module.
             partial(dialogue.elicitation_id, key),
         )
         for key, question in questions.items()
     }
+    # ask() returns None while an answer is missing.
     while (answers := dialogue.ask(wire_requests)) is None:
         if revision.modern:
             dialogue.suspended = True
@@ -166,17 +168,18 @@ async def ask(
 
 
 async def send_questions(
-    session: Session, dialogue: Dialogue, keys: Collection[str], about: Id
+    session: Session, dialogue: Dialogue, keys: Collection[str], call_id: Id
 ) -> None:
     """Send the questions (client requests) with these keys to the client, and wait for all answers.
 
-    Only for revisions before MCP 2026-07-28. The answers are stored in `dialogue`.
+    Only for revisions before MCP 2026-07-28.
     If another task of the handler already waits for the answer to one of the questions, this
-    function sends nothing, and returns when that task has its answers. Therefore the caller must
-    look in `dialogue` again, and call this function again for the answers that are still missing.
+    function sends none of them. It waits for that task, and returns. Therefore the caller must look
+    in `dialogue` again, and call this function again for the answers that are still missing.
 
-    dialogue: contains the questions in `unanswered`, where dialogue.ask() has put them.
-    about: the id of the call whose handler asks.
+    dialogue: the questions and answers of the call. dialogue.ask() has put the questions into
+        `unanswered`; this function adds the answers.
+    call_id: the id of the call whose handler asks.
 
     Raises RpcError when the client responds with an error, InvalidClientResponse for a malformed
     answer, TimedOut after ten minutes, and Disconnected. After an exception or a cancellation,
@@ -203,7 +206,9 @@ async def send_questions(
                 dialogue.waits.client_answers[key] = done_here
                 futures[key] = future = loop.create_future()
                 on_response = partial(_set_outcome, future, question.method)
-                outgoing.append(session.send_client_request(question, on_response, about))
+                outgoing.append(session.send_client_request(question, on_response, call_id))
+        # A question is as old as the state that a client of MCP 2026-07-28 returns with its answer,
+        # so the same limit holds.
         done, waiting = await asyncio.wait(
             futures.values(), timeout=LIFETIME_S, return_when=asyncio.FIRST_EXCEPTION
         )
@@ -215,8 +220,8 @@ async def send_questions(
             dialogue.add_answer(key, future.result())
     finally:
         # abandon() does nothing for a request that was answered.
-        for request in outgoing:
-            session.peer.abandon(request, "the question needs no answer any more", about)
+        for sent_request in outgoing:
+            session.peer.abandon(sent_request, "the question needs no answer any more", call_id)
         for key in futures:
             dialogue.unanswered.pop(key, None)
             del dialogue.waits.client_answers[key]
@@ -277,19 +282,20 @@ async def once(
 
 def wait(
     connection: CallConnection,
-    dialogue: Callable[[], Dialogue],
+    open_dialogue: Callable[[], Dialogue],
     request: SessionRequest,
     awaitable: Awaitable[Any],
 ) -> Any:
     """Run an awaitable on the event loop, and block the calling thread until it is done.
 
     connection, request: the connection and the request of the call whose handler waits.
-    dialogue: returns the Dialogue of the call, which records the wait so that it can be cancelled.
+    open_dialogue: returns the Dialogue of the call, and creates it if there is none. The Dialogue
+        records the wait, so that it can be cancelled.
     Returns the result of the awaitable, or raises its exception. Raises CancelledError when the
     client cancels the call, and RuntimeError if the calling thread is the one of the event loop.
     """
     return wait_in_thread(
-        awaitable, connection.loop, dialogue().waits.threads, lambda: not request.open
+        awaitable, connection.loop, open_dialogue().waits.threads, lambda: not request.open
     )
 
 
@@ -388,8 +394,8 @@ def _check_tool_results(messages: Sequence[SamplingMessage]) -> None:
 
     Spec: client/sampling "Tool Result Messages", "Tool Use and Result Balance".
     """
-    # The ids of the tool uses in the previous message.
-    wanted: set[str] = set()
+    # The ids of the tool uses in the previous message, which need a result now.
+    used: set[str] = set()
     for message in messages:
         blocks: list[Any] = (
             message.content if isinstance(message.content, list) else [message.content]
@@ -399,18 +405,18 @@ def _check_tool_results(messages: Sequence[SamplingMessage]) -> None:
         is_valid = (
             message.role == "user"
             and len(results) == len(blocks)
-            and len(results) == len(wanted)
-            and set(results) == wanted
+            and len(results) == len(used)
+            and set(results) == used
         )
-        if (results or wanted) and not is_valid:
+        if (results or used) and not is_valid:
             raise ValueError(
                 "sample: a message that uses tools must be followed by one of their results, "
                 "and only those"
             )
-        wanted = {block.id for block in blocks if isinstance(block, ToolUseContent)}
-    if wanted:
+        used = {block.id for block in blocks if isinstance(block, ToolUseContent)}
+    if used:
         raise ValueError(
-            f"sample: the results of the tools used last are missing: {', '.join(sorted(wanted))}"
+            f"sample: the results of the tools used last are missing: {', '.join(sorted(used))}"
         )
 
 

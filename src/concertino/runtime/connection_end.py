@@ -60,6 +60,7 @@ class ConnectionEnd:
         self.has_fault = False
         self._session = session
         self._connection = connection
+        # Public, because ServerConnection uses the same time for the frames that it holds back.
         self.drain_s = drain_s
         self._closed = closed
         self._on_closed = on_closed
@@ -84,8 +85,8 @@ class ConnectionEnd:
     def start_draining(self) -> None:
         """Begin to drain the connection: read nothing more, and let calls finish.
 
-        The owner must call close_when_idle() whenever a call has ended. After drain_s seconds, the
-        calls that still run get an error response, and the connection is closed.
+        ServerConnection then calls close_when_idle() whenever a call has ended. After drain_s
+        seconds, the calls that still run get an error response, and the connection is closed.
         """
         if not self.is_draining:
             self.is_draining = True
@@ -94,15 +95,16 @@ class ConnectionEnd:
     def close_when_idle(self) -> None:
         """Close the connection if no call runs or waits.
 
-        Open subscriptions (requests of subscriptions/listen) do not count as calls. They are ended
-        first. The client has the rest of the drain time to read the buffered output.
+        Open subscriptions (requests of subscriptions/listen) do not count as calls; this method
+        answers them. The client has the rest of the drain time to read the buffered output.
         """
         session = self._session
         peer = session.peer
+        # The table `running` contains the subscriptions, too.
         if peer.waiting or len(peer.running) > session.subscriptions.open_count:
             return
 
-        # Subscriptions end last, so that the client is notified of what the last calls changed.
+        # Subscriptions end after all calls, so that the client is notified of what these changed.
         if session.subscriptions.open_count and not self.is_closing:
             self._end_subscriptions()
             self._connection.flush()
@@ -144,13 +146,14 @@ class ConnectionEnd:
         """Send an error response to each call that still runs or waits, and cancel its task.
 
         Exceptions are logged and not raised.
-        others: calls that are in no table of calls; they get the response, too.
+        others: more calls that get the response: those whose first step still runs, so that they
+            are not among the running calls of the Peer yet.
         """
         try:
             self._fail_calls(others)
             self._connection.flush()
         except Exception:
-            self.report_fault("what was cut off could not be answered")
+            self.report_fault("the calls that were cut off could not be answered")
 
     def _fail_calls(self, others: Iterable[SessionRequest]) -> None:
         """Do what fail_calls() does, but leave the responses in the buffer of the connection."""
@@ -166,9 +169,9 @@ class ConnectionEnd:
             except Exception:
                 self.report_fault("a call that was cut off could not be answered")
 
-            # fail() has taken the request out of the table of open requests, so _close() will not
-            # find its task: cancel it here. If fail() raised before that, _close() finds and
-            # cancels it; a second cancel would interrupt the cleanup of its handler.
+            # Each task must be cancelled once: a second time would interrupt the cleanup of its
+            # handler. _close() cancels the calls that are still in a table of open requests. This
+            # call is in none any more, unless fail() raised before it removed the call.
             if request.table is None:
                 ended += 1
                 self._cancel(request, "the server is shutting down")
@@ -200,7 +203,7 @@ class ConnectionEnd:
         try:
             await self._cancel_calls()
         except Exception:
-            self.report_fault("what was under way could not be ended")
+            self.report_fault("the remaining calls could not be cancelled")
 
         try:
             # Buffered output was being sent during _cancel_calls() too, so count that time as well.

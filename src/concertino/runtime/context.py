@@ -56,7 +56,8 @@ Callback = Callable[[], None]
 # The rank of a log level, by which levels are compared -> the level.
 LEVEL_NAMES: Mapping[int, Level] = {LEVELS[level]: level for level in get_args(Level)}
 
-# Held while a dialogue or a message queue is created, since several threads may serve one call.
+# Held while a dialogue or a message queue is created, since several threads may serve one call. One
+# lock is enough for all calls, because it is held for a moment, once or twice in a call.
 _creating = Lock()
 
 
@@ -153,8 +154,9 @@ class CallContext(Struct, eq=False):
         """Send notifications/message, if the client wants messages of this level.
 
         Returns an awaitable that is done when the client has caught up with the output. In the
-        thread of a `def` handler, the method itself blocks while MAX_POSTED messages of the call
-        wait for the event loop, and the returned awaitable is done already.
+        thread of a `def` handler, the returned awaitable is done already. There the method itself
+        blocks while 10,000 messages (MAX_POSTED) of the call wait for the event loop; if the loop
+        takes none for 5 s (STUCK_LOOP_S), messages are dropped.
         data: any value that has a JSON form.
         logger: the name of the logger; None to send none.
         Raises ValueError for an unknown level.
@@ -187,8 +189,8 @@ class CallContext(Struct, eq=False):
     def subcall_context(self, context: Context) -> SubcallContext:
         """Return a context whose call_tool() calls other tools of the server.
 
-        context: this context, or a wrapper around it. The called tools use its other methods: for
-            example, a wrapper that passes itself sees the log messages of the called tools.
+        context: this context, or a wrapper around it. Called tools use it for everything except
+            call_tool(). A wrapper passes itself, so that it sees the called tools' log messages.
         """
         from concertino.runtime.subcalls import make_subcall_context
 
@@ -289,6 +291,7 @@ class CallCaller(Struct, eq=False):
 
     @property
     def log_level(self) -> Level | None:
+        # self.session is the connection; its own `session` is the Session of the protocol.
         rank = self.session.session.notifications.least_rank(self.request)
         return None if rank is None else LEVEL_NAMES[rank]
 
@@ -320,7 +323,8 @@ class PostedMessages:
         self._request = request
         # The functions that send the messages. The loop is woken once for all of them.
         self._callbacks: list[Callback] = []
-        # The newest progress that did not fit into the list; it is sent after the list.
+        # The newest progress that did not fit into the list. It is sent after the list, also after
+        # younger log messages, since the order matters only among messages of one kind.
         self._newest_progress: Callback | None = None
         # Whether _deliver() is scheduled on the loop.
         self._is_waking = False
@@ -331,8 +335,7 @@ class PostedMessages:
     def post_progress(self, callback: Callback) -> None:
         """Add a progress notification to the queue. Never blocks.
 
-        If the queue is full, the notification is kept outside of the queue, and replaces an older
-        one there.
+        If the queue is full, only the newest notification that did not fit is kept.
         callback: sends the notification; called on the event loop.
         """
         with self._changed:
@@ -399,6 +402,7 @@ def _check_number(name: str, value: Any) -> float:
     if kind is not float:
         if kind is int or (hasattr(kind, "__index__") and kind is not bool):
             value = index(value)
+            # Signed and unsigned integers of 64 bits. Greater ones are converted to a float below.
             if -(2**63) <= value < 2**64:
                 return value
         # Check for __float__, because float() would also convert a str.

@@ -64,9 +64,9 @@ _is_program = False
 def begin_program() -> None:
     """Record that this process does nothing but run a server or a plugin of concertino.
 
-    This package may then do what another program would not expect. It opens the sockets through
-    which `concertino ps` and `concertino hub` show the server. From now on, it also keeps one file
-    descriptor in reserve for imports (spare_descriptor.py).
+    This call keeps one file descriptor in reserve for imports (spare_descriptor.py). Code that
+    asks is_program() later opens the sockets through which `concertino ps` and `concertino hub`
+    show the server. Another program would not expect either.
     """
     global _is_program
     _is_program = True
@@ -90,8 +90,9 @@ def run(
     """Serve a backend over stdin and stdout until the client disconnects, then end the process.
 
     This function does not return, so no code after the call runs. There is one exception: while
-    `concertino serve` imports the file, the function records its arguments and returns. To serve
-    other connections, use `serve` or `Host`.
+    `concertino serve` imports the file, the function records its arguments and returns. The command
+    decides then where to serve, and ignores `http` and `http_options`. To serve other connections,
+    use `serve` or `Host`.
 
     backend: a Server, a guard around a Server, or the result of compose().
     http: serve over HTTP at this address until SIGTERM, and not over stdin and stdout: HOST:PORT or
@@ -130,7 +131,7 @@ def _describe_import() -> str | None:
 
     Returns None if the file is the main program, or if the call comes after the import.
     """
-    # Skip this function and run(); the loop skips the decorator of run().
+    # Begin with the caller of run(). This may be its decorator, which the loop skips.
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_globals.get("__name__", "").startswith("concertino."):
         frame = frame.f_back
@@ -183,10 +184,9 @@ def _extend_excepthook() -> None:
         # the exception.
         exc = exc.with_traceback(trace)
         text = user_errors.redacted_traceback(exc)
-        # The client's requests are answered even if nobody can read stderr, or if a hook fails.
-        # After Ctrl-C, do not wait for a first request: the user wants the script to end.
-        # has_host: whether an MCP host, the application that starts servers, has sent a request.
+        # Whether an MCP host, the application that starts servers, has sent a request.
         has_host = False
+        # The client's requests are answered even if nobody can read stderr, or if a hook fails.
         try:
             if text and sys.stderr and write_exception is sys.__excepthook__:
                 with suppress(OSError, ValueError):
@@ -194,6 +194,7 @@ def _extend_excepthook() -> None:
             else:
                 write_exception(kind, exc, trace)
         finally:
+            # After Ctrl-C, do not wait for a first request: the user wants the script to end.
             has_host = load("concertino.runtime.refusal").refuse_script_client(
                 exc, waits=not isinstance(exc, KeyboardInterrupt)
             )

@@ -1,10 +1,11 @@
 """limit_freed_memory(): lets glibc return the memory of large results to the system.
 
-By default, threads allocate from heaps of their own, up to eight for each processor, and each heap
-keeps some of what was freed: twice the size of the largest result. ProcessBudget, which limits the
-memory for results that clients have not read, does not count this memory. With 272 MiB of unread
-results of 5 MB of a `def` tool, a process grew by 409 MiB, and by 283 with the settings below
-(soak/unread_results.py, 60 clients, Python 3.11; docs/decisions/0095).
+By default, threads allocate from heaps of their own, up to eight for each processor. Each heap
+keeps freed memory of up to twice the size of the largest block that was freed so far: glibc raises
+its limits with that size, unless they are set. ProcessBudget, which limits the memory for results
+that clients have not read, does not count this memory. With 272 MiB of unread results of 5 MB of a
+`def` tool, a process grew by 409 MiB, and by 283 with the settings below (soak/unread_results.py,
+60 clients, Python 3.11; docs/decisions/0095).
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 # lock while they allocate.
 ARENAS = 4
 # A heap keeps at most this many bytes at its end.
-TRIM_BYTES = 4 * 2**20
+TRIM_BYTES = 4096 * 1024
 # Blocks of this size are returned as soon as they are freed. Messages of 1 MB are below it, because
 # to get their memory from the system again takes longer than to write them.
-MMAP_BYTES = 5 * 2**18
+MMAP_BYTES = 1280 * 1024
 # This size is used in place of MMAP_BYTES while clients leave many results unread
 # (ProcessBudget.has_pressure). Otherwise the holes between unread results would take a fifth of the
 # memory of these results in addition: 345 MiB instead of 290 with results of 1 MB.
@@ -38,8 +39,9 @@ def limit_freed_memory(budget: ProcessBudget) -> None:
     This changes settings of the whole process, so only a program may call this function, and not a
     library. Must be called before threads are started. Does nothing if the C library is not glibc,
     or if environment variables such as MALLOC_ARENA_MAX contain such settings.
-    budget: the counter of the unread results of the process. While these take much memory, smaller
-        blocks are also returned to the system.
+    budget: the counter of the unread results of the process. While unread results take much memory,
+        freed blocks of 256 KiB and more are returned to the system at once, otherwise blocks of
+        1.25 MiB and more.
     """
     if any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ):
         return

@@ -67,8 +67,9 @@ class TimedCall:
     CallRunner makes it when a handler has to wait. Most handlers return before their first wait.
 
     request: the request of the call.
-    hooks: the functions that the guards have given to the runtime (CallHooks). hooks.time_out()
-        returns or raises the response for a call that has not ended in time.
+    hooks: the functions that the guards have given to the runtime (CallHooks). For a call that has
+        not ended in time, hooks.time_out() returns the result, or raises the exception, with which
+        the call is answered.
     timeout_s: how many seconds the call may take, from now.
     task: the call's task.
     answer: called as answer(request, result, error) to send the response.
@@ -132,5 +133,6 @@ class TimedCall:
 
         # Cancel after the response is sent, because a handler may take any time to end. Until the
         # handler ends, request.on_cancel is needed to cancel it again when the connection closes.
+        # Sending the response has cleared it.
         request.on_cancel = self._cancel
         self._cancel(f"it took longer than {timeout_s:g} s")

@@ -50,8 +50,8 @@ async def serve(backend: Backend, connection: Connection, limits: Limits | None 
     Calls that still run when the input ends may take limits.drain_s more seconds. For several
     connections use Host.
     limits: the limits of the connection; None for Limits().
-    Raises the exception of the backend's start(), after the client has got it as the response to
-    its first request, or has sent no request for 2 s.
+    If the backend's start() raises, the client's first request gets the exception as an error
+    response. Then, or if no request comes for 2 s, this function raises the exception.
     """
     async with Host(backend, limits) as host:
         server_connection = host.attach(connection)
@@ -70,8 +70,9 @@ class Host:
             host.attach(connection)
             ...
 
-    Entering starts the backend, without waiting for it. Leaving drains and closes all connections,
-    then closes the backend. The backend gets the Host as its Notifier.
+    Entering starts the backend, without waiting for it. If the start fails, the clients' requests
+    get the exception as an error response; read `start_failure` for it. Leaving drains and closes
+    all connections, then closes the backend. The backend gets the Host as its Notifier.
 
     limits: the limits of the connections; None for Limits().
     on_started: called when the backend has started, before the first call is passed to the backend.
@@ -95,7 +96,7 @@ class Host:
         self.budget = ProcessBudget(self.limits)
         self.connections: set[ServerConnection] = set()
         self.started: asyncio.Task[None]
-        self._on_backend_started = on_started
+        self._on_started = on_started
         # Whether the backend's start() was called.
         self._has_begun = False
         self._subscriptions = _SubscriptionWatch(self)
@@ -107,6 +108,7 @@ class Host:
         Read it only when `started` is done.
         """
         if self.started.cancelled():
+            # Task.exception() would raise it, instead of returning it.
             return asyncio.CancelledError()
         return self.started.exception()
 
@@ -114,14 +116,15 @@ class Host:
         """Start the backend, then let all connections start the calls that wait for it."""
         self._has_begun = True
         await self.backend.start(self)
-        if self._on_backend_started is not None:
-            self._on_backend_started()
+        if self._on_started is not None:
+            self._on_started()
         # Not in a callback of this task, which would run one loop iteration later: messages that
         # have arrived by then would be held back.
         for connection in list(self.connections):
             connection.ready(None)
 
     async def __aenter__(self) -> Host:
+        # These attributes are set here and not in __init__, which may run before there is a loop.
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         # Do not wait for the backend's start. Meanwhile connections can be attached, `initialize`
@@ -130,7 +133,7 @@ class Host:
         self._describe_start: Callable[[], str] | None = None
         # A handler that cancels all tasks must not cancel this task.
         self.started = hide_from_all_tasks(self._loop.create_task(self._start()))
-        self.started.add_done_callback(self._on_started)
+        self.started.add_done_callback(self._on_start_done)
         loop_watch_of(self._loop).begin(self._has_calls)
         return self
 
@@ -220,7 +223,7 @@ class Host:
         """Hold all requests back for `within_s` seconds, unless the backend starts sooner.
 
         If the backend has not started then, `initialize` and `server/discover` are answered with an
-        error. When the backend has started, requests are neither held back nor refused any more.
+        error until it starts; calls go on waiting for the start.
         describe: returns the text of the error responses.
         """
         self._opening_until = self._loop.time() + within_s
@@ -273,7 +276,8 @@ class Host:
         if connection.session.subscriptions.uris:
             self.watch_changed()
 
-    def _on_started(self, _: object) -> None:
+    def _on_start_done(self, _: object) -> None:
+        """Fail the waiting calls if the start has failed; _start() has handled the other case."""
         if (failure := self.start_failure) is not None:
             for connection in list(self.connections):
                 connection.ready(failure)

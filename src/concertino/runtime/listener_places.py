@@ -24,8 +24,8 @@ __all__ = ["ListenerPlaces", "client_identity", "places_per_listener"]
 def places_per_listener(max_connections: int, listeners: int) -> int:
     """Return how many clients each listener may have, at least 1.
 
-    This is max_connections, or less if there are several listeners: all listeners together may have
-    half as many clients as this process may open file descriptors.
+    This is max_connections, or less if there are several listeners: the number of clients of all
+    listeners is at most half the number of file descriptors that this process may open.
     listeners: the number of listeners.
     """
     # Without a share for each, the clients of one listener could use up all descriptors.
@@ -56,6 +56,7 @@ def client_identity(facts: Mapping[str, object]) -> str:
         return host
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
+    # ::1 is one machine, and the only address of its kind.
     if address.is_loopback:
         return host
     # Use only the first 64 bits: a machine chooses the other 64 bits itself, and could have any
@@ -71,8 +72,7 @@ class ListenerPlaces:
 
     Attributes:
     limit: how many clients there may be.
-    limit_per_stranger: how many clients may have the same identity, unless it runs as the user of
-        this process.
+    limit_per_stranger: how many strangers with the same identity there may be.
     taken: how many clients there are.
     silent_strangers: the file descriptors of the sockets of strangers that have sent nothing so
         far, oldest first: a dict that is used as an ordered set. The Acceptor changes it.

@@ -34,10 +34,12 @@ class LogContextBackend(BackendWrapper):
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
         """Return the inner backend's function that checks arguments of one tool or prompt.
 
-        The function raises ArgumentsRefused or RpcError for invalid arguments.
+        check(call, context) raises ArgumentsRefused or RpcError for invalid arguments.
         method, name: for example "tools/call" and the name of the tool.
         Returns None if the inner backend has no such function.
         """
+        # The check calls no handler, so it needs no log context. The interfaces that begin calls
+        # are not forwarded: they would bypass handle().
         return argument_check_of(self.inner, method, name)
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:

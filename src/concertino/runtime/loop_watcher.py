@@ -42,8 +42,8 @@ class LoopWatcher:
     The thread sleeps while no handler runs. LoopWatch (runtime/tasks.py) makes it, and wakes it
     before the first call.
 
-    fall_asleep: returns whether no handler runs. Called on the loop. If it returns True, the thread
-        goes to sleep, and LoopWatch must call wake() before the next handler starts.
+    fall_asleep: called on the loop. If no handler runs, it records that the thread sleeps, and
+        returns True. Then LoopWatch must call wake() before the next handler starts.
     """
 
     def __init__(self, fall_asleep: Callable[[], bool]) -> None:
@@ -112,7 +112,8 @@ class LoopWatcher:
         If the callback does not run for BLOCKED_S seconds, log the task that blocks the loop.
         """
         callback_ran: threading.Lock | None = None
-        # The task that the loop executes, and since when it has executed this task.
+        # The task that the loop executes, and since when it has executed this task. The first time
+        # is the one at which this thread should have woken up.
         current, since_s = self._running_task(), self._due_s
         while True:
             task, now_s, used_s = self._running_task(), time.monotonic(), self._cpu_time_s()
@@ -120,8 +121,8 @@ class LoopWatcher:
             # If this thread woke up late, there are two possible reasons. Either the loop's thread
             # kept the GIL, as a long search of a regular expression does. Or the whole process was
             # suspended, by SIGSTOP or on a sleeping laptop, which is not the fault of the task.
-            # The loop's thread uses CPU time in the first case only. So move since_s forward by the
-            # part of the delay in which it used none.
+            # The loop's thread uses CPU time in the first case only. So do not count the part of
+            # the delay in which that thread used none: move since_s forward by it.
             late_s = now_s - self._due_s
             if late_s > PERIOD_S:
                 since_s += max(0.0, late_s - (used_s - self._used_s))

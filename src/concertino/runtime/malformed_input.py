@@ -1,7 +1,7 @@
-"""Logs input that is not a JSON-RPC message, or is too long: the first such line, then a count.
+"""Logs malformed messages (input that is no JSON-RPC message) and oversize ones.
 
-If each line were logged, a client that sends only such lines could fill the log. OutputFlow imports
-this module when the first such line arrives.
+The first message of each sort is logged, and later only their number, because a client that sends
+nothing else could fill the log. OutputFlow imports this module when the first such message arrives.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["MalformedInputLog"]
 
 log = logging.getLogger("concertino.host")
 
-# The log shows at most this many characters of the first line.
+# The log shows at most this many characters of the first malformed message.
 MAX_SHOWN = 200
 # The count is logged again when it has grown by this factor.
 GROWTH = 10
@@ -26,15 +26,15 @@ GROWTH = 10
 class MalformedInputLog:
     """Logs the malformed and the oversize input of one connection.
 
-    input: the Peer's counts of such messages, and the first malformed message.
+    counts: the Peer's counts of such messages, and the first malformed message.
     max_message_bytes: the limit that oversize messages exceed.
     is_typed: whether a person types the input at a terminal; then the log explains what to do.
     """
 
     def __init__(
-        self, input: InvalidInput, max_message_bytes: int, *, is_typed: bool = False
+        self, counts: InvalidInput, max_message_bytes: int, *, is_typed: bool = False
     ) -> None:
-        self._input = input
+        self._counts = counts
         self._max_message_bytes = max_message_bytes
         self._is_typed = is_typed
         # The number of malformed messages that was logged last; 0 before the first log message.
@@ -51,19 +51,19 @@ class MalformedInputLog:
         - The count is at least GROWTH times the count that was logged last.
         - A malformed message got no error response, because there were too many at once.
         """
-        self._input.has_news = False
-        if self._input.oversize:
+        self._counts.has_news = False
+        if self._counts.oversize:
             self._report_oversize()
-        if self._input.count or self._input.suppressed:
+        if self._counts.count or self._counts.suppressed:
             self._report_malformed()
 
     def _report_oversize(self) -> None:
         """Log the first oversize message; later, log the count at GROWTH times the last one."""
-        input, limit = self._input, self._max_message_bytes
+        counts, limit = self._counts, self._max_message_bytes
         if not self._logged_oversize:
             self._logged_oversize = 1
             log.warning("a message of more than %d bytes was refused", limit, extra=AS_ERROR)
-        elif input.oversize >= self._logged_oversize * GROWTH:
+        elif counts.oversize >= self._logged_oversize * GROWTH:
             self._log_oversize("so far")
 
     def _log_oversize(self, when: str) -> None:
@@ -71,10 +71,10 @@ class MalformedInputLog:
 
         when: the end of the log message, such as "so far".
         """
-        self._logged_oversize = self._input.oversize
+        self._logged_oversize = self._counts.oversize
         log.warning(
             "%d messages of more than %d bytes %s",
-            self._input.oversize,
+            self._counts.oversize,
             self._max_message_bytes,
             when,
             extra=AS_ERROR,
@@ -82,16 +82,16 @@ class MalformedInputLog:
 
     def _report_malformed(self) -> None:
         """Log the first malformed message; later, log the count when report() says so."""
-        input = self._input
+        counts = self._counts
         if not self._logged_count:
             self._logged_count = 1
-            # If more have arrived already, let report() be called again: their number may have
-            # grown by GROWTH.
-            input.has_news = input.count > 1
-            text = redactor().frame(input.first_frame).decode("utf-8", "backslashreplace")
+            # If more have arrived already, let OutputFlow call report() again in a second, although
+            # no message may come any more: their number may have grown by GROWTH.
+            counts.has_news = counts.count > 1
+            text = redactor().frame(counts.first_frame).decode("utf-8", "backslashreplace")
             log.warning(
                 "malformed input: %s: %s",
-                input.first_problem,
+                counts.first_problem,
                 escape_controls(shorten(text, MAX_SHOWN)),
                 extra=AS_ERROR,
             )
@@ -103,16 +103,16 @@ class MalformedInputLog:
                     "to call a tool: concertino call NAME KEY=VALUE -- %s",
                     own_command(),
                 )
-        elif input.suppressed or input.count >= self._logged_count * GROWTH:
+        elif counts.suppressed or counts.count >= self._logged_count * GROWTH:
             self._log_count("so far")
 
     def report_end(self) -> None:
         """Log the total numbers of malformed and of oversize messages, each if it is above one."""
-        if self._input.oversize and not self._logged_oversize:
+        if self._counts.oversize and not self._logged_oversize:
             self._report_oversize()
-        if self._input.oversize > 1:
+        if self._counts.oversize > 1:
             self._log_oversize("in all")
-        if self._input.count > 1:
+        if self._counts.count > 1:
             self._log_count("in all")
 
     def _log_count(self, when: str) -> None:
@@ -120,10 +120,10 @@ class MalformedInputLog:
 
         when: the end of the log message, such as "so far".
         """
-        input = self._input
-        self._logged_count = input.count
-        text = f"{input.count} malformed messages {when}"
-        if input.suppressed:
-            text += f"; {input.suppressed} malformed messages were not answered: too many at once"
-        input.suppressed = 0
+        counts = self._counts
+        self._logged_count = counts.count
+        text = f"{counts.count} malformed messages {when}"
+        if counts.suppressed:
+            text += f"; {counts.suppressed} malformed messages were not answered: too many at once"
+        counts.suppressed = 0
         log.warning(text, extra=AS_ERROR)

@@ -45,6 +45,7 @@ def make_message_log(
             if is_traced:
                 writer.write(message_line(format, prefix, direction, text).encode())
             if is_debug:
+                # Programs search the log for these two texts, so they stand for all messages.
                 event = "Received request" if direction == "<-" else "Sending response"
                 log.debug("%s%s: %s", prefix, event, escape_controls(shorten(text, SHOWN_CHARS)))
             if token is not None:

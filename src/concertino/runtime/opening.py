@@ -59,8 +59,11 @@ class FirstMessage:
 
     ServerConnection makes one when a task calls opens_with_handshake().
 
-    receive: the function that will get the frames of the connection, the first one included.
-        ServerConnection replaces it if the backend starts, or fails, while the task waits.
+    While the task waits, ServerConnection looks at the first frame, sets the result of `answer`,
+    and then passes the frame to `receive`.
+
+    receive: the function that gets the first frame and all later ones. ServerConnection replaces it
+        if the backend starts, or fails to start, while the task waits.
 
     Attributes:
     answer: a future whose result says whether the first message is `initialize`.

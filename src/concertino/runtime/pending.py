@@ -25,7 +25,8 @@ class PendingOutcome(Struct, eq=False, kw_only=True):
     """The outcome of one request, awaited by exactly one task.
 
     An asyncio.Future resumes its task in the next loop iteration. This object avoids the delay: the
-    code that sets `outcome` also calls `callback`, which resumes the task at once.
+    code that sets `outcome` also calls `callback`, which resumes the task at once. The derived
+    classes define __await__.
 
     outcome: None while the request is pending; then its result, or an exception if `failed` is
         True.

@@ -55,12 +55,15 @@ def run(
 ) -> NoReturn:
     """Serve a backend to the clients of a frontend, then end the process.
 
+    The process ends when the client on stdin disconnects, or after SIGTERM or SIGINT.
+
     frontend: the source of the clients; by default stdin and stdout.
     limits: by default the limits that CONCERTINO_ variables set. An invalid variable ends the
         process.
     log_format: "line", "json" or "trace" (logs/formats.py); by default the value of
         CONCERTINO_LOG_FORMAT.
-    trace: whether to write every message to stderr; by default the value of CONCERTINO_TRACE.
+    trace: whether to write every JSON-RPC message to stderr; by default the value of
+        CONCERTINO_TRACE.
     loop_factory: makes the event loop; by default asyncio.new_event_loop.
     Raises RuntimeError if it is called while an event loop runs.
     """
@@ -120,11 +123,11 @@ def run(
             release=frontend.release,
         )
         wrap = _make_tracing_wrap(log, frontend.writer, format, trace)
-        serving = _serve(backend, info.name, frontend, wrap, limits, log, watchdog)
-        code = _run_to_completion(loop, serving, watchdog, log)
+        work = _serve(backend, info.name, frontend, wrap, limits, log, watchdog)
+        code = _run_to_completion(loop, work, watchdog, log)
     # SystemExit too: the backend's start() or a task of the application may raise it.
     except BaseException as exc:
-        _log_failure(log, exc, serving=watchdog is not None and watchdog.serving)
+        _log_failure(log, exc, has_started=watchdog is not None and watchdog.is_serving)
         if watchdog is None:
             frontend.refuse(exc)
     exit_process(code, frontend.writer)
@@ -158,7 +161,7 @@ class Frontend(Protocol):
 
         host: serves the connections; the frontend passes each of them to host.attach().
         wrap: wraps each connection before it is attached, for example to trace its messages.
-        watchdog: limits the time of the shutdown. The frontend must call it, as watchdog(), when
+        watchdog: limits the time of the shutdown. The frontend must call its begin_shutdown() when
             the input has ended.
         Returns a future that is done when no client is connected and none can connect any more.
         """
@@ -225,7 +228,7 @@ class StdioFrontend:
         wrap: Wrap,
         watchdog: ShutdownWatchdog,
     ) -> asyncio.Future[None]:
-        self._stdio.ending = watchdog
+        self._stdio.ending = watchdog.begin_shutdown
         self._host = host
         return host.attach(wrap(self._stdio, "")).closed
 
@@ -277,7 +280,7 @@ def _run_to_completion(
                 log.warning("a handler stopped the event loop; the server continues")
             # asyncio lets SystemExit and KeyboardInterrupt of any task out of the loop. If start()
             # raised it, _serve logs it as the failure of the start.
-            elif watchdog.serving:
+            elif watchdog.is_serving:
                 log.error(
                     "a task raised %s; the server continues", type(exc).__name__, exc_info=exc
                 )
@@ -301,23 +304,26 @@ async def _serve(
     Returns the exit code of the process.
     """
     loop = asyncio.get_running_loop()
-    messages = _LifecycleLog(name, log, watchdog)
-    async with Host(backend, limits, messages.on_started) as host:
+    lifecycle_log = _LifecycleLog(name, log, watchdog)
+    async with Host(backend, limits, lifecycle_log.on_started) as host:
         # open() logs that clients may connect, and a program that reads this line may send SIGTERM
         # at once. Therefore handle signals before. stop() runs on the loop, after open() has
         # returned.
         def log_shutdown() -> None:
-            messages.on_shutdown(host.calls_under_way + len(_find_uncounted_call(loop)))
+            lifecycle_log.on_shutdown(host.calls_under_way + len(_find_uncounted_call(loop)))
 
         def stop() -> None:
             log_shutdown()
             frontend.stop()
 
         def answer_clients() -> None:
-            """Answer the clients in a thread, because a handler or the start blocks the loop."""
+            """Answer the clients in a thread, because a handler or the start blocks the loop.
+
+            If the backend has started, their calls get an error; otherwise all their requests do.
+            """
             connections = list(host.connections)
             if host.started.done():
-                # Only over stdio is it known whose call blocks the loop.
+                # With several connections it is not known to which of them this call belongs.
                 blocking = _find_uncounted_call(loop) if len(connections) == 1 else ()
                 for connection in connections:
                     connection.cut_off(*blocking)
@@ -337,16 +343,15 @@ async def _serve(
         if not watchdog.has_signal:
             # If `closed` is done, the input has ended while the backend is still starting. Wait as
             # long as calls would be drained, because a failure of the start must be logged.
-            elapsed = 0.0 if watchdog.began is None else time.monotonic() - watchdog.began
-            await asyncio.wait((host.started,), timeout=max(0.0, limits.drain_s - elapsed))
+            shutdown_s = 0.0 if watchdog.began is None else time.monotonic() - watchdog.began
+            await asyncio.wait((host.started,), timeout=max(0.0, limits.drain_s - shutdown_s))
 
         if host.started.done() and host.start_failure is not None:
             _log_failure(log, host.start_failure)
             watchdog.code = FAILED
             # Wait until each client has got the reason, as the response to its first request.
             await host.closed()
-            # This call begins the shutdown, whose time is limited.
-            watchdog()
+            watchdog.begin_shutdown()
             frontend.stop()
             await closed
             return FAILED
@@ -355,9 +360,9 @@ async def _serve(
         frontend.writer.on_held = _LogRetry(loop, frontend.writer)
         frontend.writer.on_held()
         await closed
-        # Closing the backend below is a part of the shutdown, whose time is limited from now on.
-        watchdog()
-        messages.on_shutdown()
+        # Closing the backend below is a part of the shutdown, whose time is limited.
+        watchdog.begin_shutdown()
+        lifecycle_log.on_shutdown()
     return frontend.exit_code()
 
 
@@ -374,7 +379,7 @@ def _find_uncounted_call(loop: asyncio.AbstractEventLoop) -> tuple[SessionReques
 class _LifecycleLog:
     """Logs the start of the backend and the beginning of the shutdown, each of them once.
 
-    It also sets the watchdog's attribute `serving` when the backend has started.
+    It also sets the watchdog's attribute `is_serving` when the backend has started.
     """
 
     def __init__(
@@ -390,7 +395,7 @@ class _LifecycleLog:
 
     def on_started(self) -> None:
         """Log that the backend has started, before the first request is answered."""
-        self._watchdog.serving = True
+        self._watchdog.is_serving = True
         if not self._is_shutting_down:
             self._log.info("%s MCP server started successfully", self._name)
 
@@ -433,14 +438,14 @@ def _make_tracing_wrap(
     return make_message_log(log, writer, format, is_traced=trace, is_debug=is_debug)
 
 
-def _log_failure(log: logging.Logger, exc: BaseException, serving: bool = False) -> None:
+def _log_failure(log: logging.Logger, exc: BaseException, has_started: bool = False) -> None:
     """Log why the server failed.
 
-    serving: whether the server had started. If it had, or with LOG_LEVEL=debug, the traceback is
-        logged too.
+    has_started: whether the server had started. If it had, or with LOG_LEVEL=debug, the traceback
+        is logged too.
     """
-    event = "The server failed" if serving else "Failed to start server"
-    has_traceback = serving or log.isEnabledFor(logging.DEBUG)
+    event = "The server failed" if has_started else "Failed to start server"
+    has_traceback = has_started or log.isEnabledFor(logging.DEBUG)
     log.error("%s: %s", event, _describe(exc), exc_info=exc if has_traceback else None)
 
 

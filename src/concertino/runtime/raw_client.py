@@ -63,6 +63,7 @@ class RawClient:
     """A client that sends JSON-RPC messages over one Connection; made by connect().
 
     It has request(), notify() and aclose(), and can be used with `async with`.
+    peer: encodes the messages, and matches responses with requests.
     """
 
     def __init__(
@@ -154,6 +155,7 @@ class RawClient:
                     self.peer.respond(event, b"{}")
                 else:
                     self.peer.fail(event, METHOD_NOT_FOUND, f"method not found: {event.method}")
+            # A Message is a notification; responses complete the futures of request().
             elif isinstance(event, Message) and self._on_notification is not None:
                 try:
                     # The values of params are undecoded JSON; decode all of them at once.

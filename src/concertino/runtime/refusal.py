@@ -55,8 +55,8 @@ class RefusedInput:
     peer: decodes the frames and sends the responses.
     failure: the exception because of which the backend cannot start.
     loop: the event loop, for the timer.
-    drain: called when the time for requests is over; it must end the connection. That is FIRST_S
-        seconds after this object was made, or MORE_S seconds after the first request.
+    drain: ends the connection. Called 2 s (FIRST_S) after this object was made if no request has
+        come, otherwise 0.5 s (MORE_S) after the first request.
     """
 
     def __init__(
@@ -137,6 +137,7 @@ def refuse_clients(sockets: Sequence[socket.socket], failure: BaseException | st
     for thread in threads:
         thread.start()
     for thread in threads:
+        # Do not wait longer for a client that does not read its response.
         thread.join(FIRST_S + MORE_S)
     return any(has_request)
 
@@ -157,6 +158,15 @@ def refuse_requests(reading: int, writing: int, failure: BaseException | str) ->
     if os.isatty(reading):
         return False
 
+    text = start_failure_text(failure)
+    readable, writable = select.poll(), select.poll()
+    # With no event mask, poll() reports only that the other side has closed its end. If both
+    # descriptors are the same socket, the second registration replaces the first one.
+    readable.register(writing, 0)
+    readable.register(reading, select.POLLIN)
+    writable.register(writing, select.POLLOUT)
+    until = time.monotonic() + FIRST_S
+
     def send(frame: bytes, request_id: Id | None) -> int:
         # Do not answer malformed input. If the script was started in a shell's pipeline, its input
         # does not come from an MCP client.
@@ -167,24 +177,17 @@ def refuse_requests(reading: int, writing: int, failure: BaseException | str) ->
             os.write(writing, frame + b"\n")
         return 0
 
-    text = start_failure_text(failure)
-    poll, writable = select.poll(), select.poll()
-    # With no event mask, poll reports only that the other side has closed its end. If both
-    # descriptors are the same socket, the second registration replaces the first one.
-    poll.register(writing, 0)
-    poll.register(reading, select.POLLIN)
-    writable.register(writing, select.POLLOUT)
     limits = Limits()
     framer = Framer(limits.max_message_bytes)
     peer: Peer[IncomingRequest] = Peer(send, limits, time.monotonic)
     has_refused = False
-    until = time.monotonic() + FIRST_S
     try:
-        while _is_input_ready(poll, reading, until - time.monotonic()):
+        while _is_input_ready(readable, reading, until - time.monotonic()):
             try:
                 chunk = os.read(reading, READ_BYTES)
             except BlockingIOError:
                 continue
+            # At the end of the input, end() returns a last line without a newline.
             for frame in framer.feed(chunk) if chunk else framer.end():
                 if isinstance(frame, OversizeFrame):
                     peer.on_frame_too_long(frame.size)
@@ -199,12 +202,12 @@ def refuse_requests(reading: int, writing: int, failure: BaseException | str) ->
     return has_refused
 
 
-def _is_input_ready(poll: select.poll, reading: int, within_s: float) -> bool:
+def _is_input_ready(readable: select.poll, reading: int, within_s: float) -> bool:
     """Wait up to `within_s` seconds for input. Returns whether there is input, or its end.
 
     Also returns False if the other side has closed its end of the output.
     """
-    return within_s > 0 and reading in dict(poll.poll(within_s * 1000))
+    return within_s > 0 and reading in dict(readable.poll(within_s * 1000))
 
 
 def refuse_frame(peer: Peer[Any], frame: bytes, text: str) -> bool:

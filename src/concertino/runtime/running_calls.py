@@ -26,8 +26,9 @@ __all__ = ["Place", "call_of", "place_of_thread", "waits_for_thread"]
 # A warning shows at most this many characters of a tool's name.
 SHOWN_CHARS = 128
 
-# Method -> what it calls or reads, for descriptions such as `tool 'add'`.
-KINDS = {"tools/call": "tool", "resources/read": "resource", "prompts/get": "prompt"}
+# Method -> the noun for what it calls, as in `tool 'add'`. The table KINDS of backend/methods.py is
+# the same, but its module imports types that would delay the first call.
+NOUNS = {"tools/call": "tool", "resources/read": "resource", "prompts/get": "prompt"}
 
 # The directories of concertino and of the standard library. Code there, and in installed packages,
 # was not written by the author of the server.
@@ -62,16 +63,16 @@ def call_of(task: asyncio.Task[Any]) -> str | None:
     if not isinstance(request, SessionRequest):
         return None
     call = request.call
-    kind, name = KINDS.get(call.method), call.name
-    if kind is None or name is None:
+    noun, name = NOUNS.get(call.method), call.name
+    if noun is None or name is None:
         return call.method
-    return f"{kind} {shorten(name, SHOWN_CHARS)!r}"
+    return f"{noun} {shorten(name, SHOWN_CHARS)!r}"
 
 
 def place_of_thread(thread: int) -> Place | None:
-    """Return the line of the server author's code that a thread executes.
+    """Return the innermost line of the server author's code that a thread executes.
 
-    If a handler only executes code of libraries, the innermost line is returned.
+    If the author's code does not appear, the innermost line of any code outside of concertino.
     thread: the thread's identifier, from threading.get_ident().
     Returns None if there is no such thread, or if it executes concertino's own code.
     """
@@ -86,6 +87,7 @@ def place_of_thread(thread: int) -> Place | None:
     # with server.run().
     ours = [index for index, item in enumerate(frames) if item.f_code.co_filename.startswith(_OURS)]
     called = frames[: ours[0]] if ours else frames
+    # Without a frame of the author, such as for a handler from a library, take all of them.
     own = [item for item in called if not _is_library(item.f_code.co_filename)] or called
     if not own:
         return None

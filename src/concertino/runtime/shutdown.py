@@ -32,15 +32,16 @@ __all__ = ["ShutdownWatchdog", "begin_shutdown_at_signals", "exit_process", "han
 LEAVE_S = 2.0
 # If the event loop does not run within this time after a signal, a handler blocks it.
 BLOCKED_S = 0.2
-# The last part of LEAVE_S: the watchdog logs that it ends the process, and may answer clients.
+# How many of these seconds remain for writing the last log lines, and for the watchdog's answers to
+# clients.
 LAST_LOG_S = LEAVE_S / 4
 
 
 class ShutdownWatchdog:
-    """Ends the process at the latest drain_s + LEAVE_S seconds after its shutdown has begun.
+    """Ends the process at the latest drain_s + 2 s (LEAVE_S) after begin_shutdown() was called.
 
-    The shutdown begins when this object is called like a function. It also begins when the input
-    ends while a handler blocks the event loop, so that the loop cannot notice the end.
+    If a handler blocks the event loop when the input ends, nobody can call begin_shutdown(). Then
+    the watchdog notices the end of the input itself.
 
     loop: the event loop, which may be blocked.
     reading: the file descriptor of the input, to notice its end; -1 if there is none.
@@ -48,15 +49,17 @@ class ShutdownWatchdog:
     log: the log of the server; `writer` writes its lines to stderr.
     release: removes the files that would remain after the process. Called in the watchdog's thread.
 
-    Attributes:
+    Attributes that runtime/process.py sets:
     code: the exit code with which the watchdog ends the process.
-    serving: whether the backend has started.
+    is_serving: whether the backend has started.
+    on_blocked: called in a thread if a handler blocks the loop when a signal comes, so that the
+        loop itself cannot begin the shutdown.
+    on_timeout: called in a thread just before the watchdog ends the process, if the loop is still
+        blocked. It has about 0.5 s (LAST_LOG_S).
+
+    Other attributes:
     has_signal: whether a signal has begun the shutdown.
-    began: when the shutdown began, by time.monotonic(); None before.
-    on_blocked: called in a thread if a handler blocks the event loop when a signal comes, so that
-        the loop itself cannot begin the shutdown.
-    on_timeout: called in a thread if the loop is still blocked when the process ends; it has about
-        LAST_LOG_S seconds.
+    began: when begin_shutdown() was first called, by time.monotonic(); None before.
     """
 
     def __init__(
@@ -68,8 +71,9 @@ class ShutdownWatchdog:
         writer: BoundedWriter,
         release: Callable[[], object],
     ) -> None:
+        # 0, because a handler that never returns is no failure of a server that was told to end.
         self.code = 0
-        self.serving = False
+        self.is_serving = False
         self.has_signal = False
         self.began: float | None = None
         self.on_blocked: Callable[[], object] = do_nothing
@@ -87,8 +91,11 @@ class ShutdownWatchdog:
             target=self._watch, args=(reading, release), name="end", daemon=True
         ).start()
 
-    def __call__(self) -> None:
-        """Begin the shutdown. May be called in any thread or signal handler, and repeatedly."""
+    def begin_shutdown(self) -> None:
+        """Begin to count the time of the shutdown.
+
+        May be called in any thread or signal handler, and repeatedly.
+        """
         # Do nothing in a forked child. It shares the pipe with its parent process, whose shutdown
         # it would begin.
         if os.getpid() == self._process:
@@ -107,6 +114,8 @@ class ShutdownWatchdog:
         reading: the file descriptor of the input, to notice its end; -1 if there is none.
         release: removes the files that would remain after the process.
         """
+        # `called` polls for a call of begin_shutdown(), `called_or_eof` for the end of the input,
+        # too.
         called, called_or_eof = select.poll(), select.poll()
         called.register(self._pipe[0], select.POLLIN)
         called_or_eof.register(self._pipe[0], select.POLLIN)
@@ -115,12 +124,12 @@ class ShutdownWatchdog:
             called_or_eof.register(reading, getattr(select, "POLLRDHUP", 0))
         called_or_eof.poll()
 
-        began = time.monotonic()
-        # This loop runs if the input has ended and this object was not called. A loop that is not
-        # blocked has paused reading and will notice the end of the input later, so keep waiting
-        # for the call. A blocked one cannot notice it, so the time limit counts from now.
+        counted_from = time.monotonic()
+        # This loop runs if the input has ended and begin_shutdown() was not called. An event loop
+        # that is not blocked has paused reading and will notice the end of the input later, so keep
+        # waiting for the call. A blocked one cannot notice it, so count the time limit from now.
         while not called.poll(0):
-            began = time.monotonic()
+            counted_from = time.monotonic()
             if not self._runs_loop(self._timeout_s):
                 break
             # Wait for the call for 100 ms.
@@ -128,7 +137,7 @@ class ShutdownWatchdog:
         if self.has_signal and not self._runs_loop(BLOCKED_S):
             # In another thread: a blocked thread may hold the locks of the logging module.
             threading.Thread(target=self.on_blocked, daemon=True).start()
-        time.sleep(max(0.0, began + self._timeout_s - time.monotonic()))
+        time.sleep(max(0.0, counted_from + self._timeout_s - time.monotonic()))
 
         try:
             # In other threads: a blocked thread may hold the locks of the logging module.
@@ -190,7 +199,7 @@ def begin_shutdown_at_signals(
             _kill_children()
             os._exit(0)
         watchdog.has_signal = True
-        watchdog()
+        watchdog.begin_shutdown()
         loop.call_soon_threadsafe(stop)
 
     try:
@@ -251,7 +260,7 @@ def exit_process(code: int, writer: BoundedWriter) -> NoReturn:
         pass
 
     _flush(sys.stdout, sys.stderr)
-    writer.flush(LEAVE_S / 4)
+    writer.flush(LAST_LOG_S)
     # A program may have written to the original streams as well. Flush them last, because this
     # blocks while their pipe is full.
     _flush(sys.__stdout__, sys.__stderr__)

@@ -1,9 +1,9 @@
 """SocketFrontend: serves the clients that connect to listening sockets.
 
-    run(backend, SocketFrontend(listeners, bounded_stderr(), None))   # run: runtime/process.py
+    run(backend, SocketFrontend(listeners, bounded_stderr(), None))
 
-`concertino serve --listen` uses it. runtime/process.py runs the process, with the same signals and
-exit codes as for stdio. stdin and stdout are left alone, since the protocol does not use them.
+`concertino serve --listen` uses it. run() is the one of runtime/process.py, with the same signals
+and exit codes as for stdio. stdin and stdout are left alone, since the protocol does not use them.
 Writing to stderr never blocks.
 """
 
@@ -37,7 +37,7 @@ class SocketFrontend:
 
     listeners: the listening sockets; closed by this object.
     writer: writes log lines to stderr without blocking; made by bounded_stderr().
-    max_connections: how many clients each listener may have at the same time; by default
+    max_connections: how many clients each listener may have at the same time; None for
         Limits.max_connections.
     """
 
@@ -103,6 +103,7 @@ class SocketFrontend:
         sockets: list[socket.socket] = []
         for listener in self._listeners:
             if not listener.is_inherited:
+                # Remove the socket file first, so that no client connects that nobody accepts.
                 listener.remove()
                 sockets += _accept_trusted(listener)
                 listener.close()

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["keep_spare_descriptor"]
 
 T = TypeVar("T")
-# The C library opens a file for a moment when the eighth thread of a process asks it for memory,
-# and so may take the free descriptor. Then reading is tried again after a pause of AGAIN_S seconds,
+# Other code may take the free descriptor for a moment: the C library opens a file when it creates
+# one of its heaps for a new thread. Then reading is tried again after a pause of AGAIN_S seconds,
 # up to TRIES times.
 AGAIN_S = 0.001
 TRIES = 10
@@ -63,8 +63,11 @@ class _SpareDescriptor:
         # To find out whether a descriptor is free, copy the spare one, which takes a microsecond.
         # The copy also fails while the spare is closed, because an import uses it or because no
         # descriptor was free to open it again. In all these cases, ask the other finders here.
-        with suppress(OSError):
+        try:
             os.close(os.dup(self._descriptor))
+        except OSError:
+            pass
+        else:
             return None
         with self:
             for finder in sys.meta_path:
@@ -81,7 +84,8 @@ class _SpareDescriptor:
         self._lock.acquire()
         self._depth += 1
         # Code that makes the process a daemon closes all descriptors, so the number may belong to
-        # another file now. It is -1 if no descriptor was free.
+        # another file now. samestat() says whether it is still /dev/null. It is -1 if no descriptor
+        # was free.
         with suppress(OSError):
             if os.path.samestat(os.fstat(self._descriptor), os.stat(os.devnull)):
                 os.close(self._descriptor)

@@ -20,10 +20,12 @@ MIN_KEY_CHARACTERS = 32
 
 
 def derive_keys(purpose: str) -> list[bytes]:
-    """Return the keys for a purpose: the first one signs, and each of them verifies.
+    """Return the keys for a purpose, one for each secret in CONCERTINO_STATE_KEY.
 
+    The variable holds one secret, or two as `NEW,OLD` while a secret is being replaced. The first
+    key signs, and each of them verifies.
     purpose: a name that no other use of the keys has, such as "requestState".
-    Returns [] if CONCERTINO_STATE_KEY is not set. Raises ValueError if a secret is too short.
+    Returns [] if the variable is not set. Raises ValueError if a secret is too short.
     """
     text = os.environ.get(STATE_KEY)
     if text is None:

@@ -31,13 +31,14 @@ from concertino.types.results import CallToolResult
 
 __all__ = ["SubcallContext", "make_subcall_context"]
 
-# How many subcalls may be nested, which limits a tool that calls itself without end. The number of
-# times that one subcall may ask the client has the same limit.
+# How many subcalls may be nested, which limits a tool that calls itself without end.
 MAX_DEPTH = 16
+# How many times one subcall may return InputRequired, which asks the client.
+MAX_QUESTION_ROUNDS = 16
 # How many subcalls may come from one subcall of a client's call. Counted are that subcall, the
 # subcalls of its tool, and so on. This limits a tool that calls itself several times.
 MAX_CALLS = 10_000
-# The first bytes of a tool's text with Server(envelope=True); see server/result_envelope.py.
+# The beginning of a tool's text with Server(envelope=True); see server/result_envelope.py.
 ENVELOPE_START = '{\n  "success": true,\n  "data": '
 # How many names the error about too many nested calls shows from each end of the chain.
 SHOWN_NAMES = 3
@@ -53,8 +54,8 @@ class SubcallContext(ContextWrapper):
     backend: the outermost backend, with all guards, which handles the subcalls.
     meta: the `_meta` of the client's call, passed on for its trace context.
     chain: the names of the tools that call each other; the tool of the client's call comes first.
-    count: a list with one item, the number of subcalls so far. A subcall of the client's call, and
-        all subcalls that come from it, share this list.
+    count: a list with one item, the number of subcalls so far. It is a list because one direct
+        subcall of the client's call, and all subcalls below it, count in the same object.
     """
 
     def __init__(
@@ -81,10 +82,10 @@ class SubcallContext(ContextWrapper):
         return DONE
 
     def subcall_context(self, context: Context) -> SubcallContext:
-        """Return a SubcallContext whose subcalls use the methods of `context`.
+        """Return a SubcallContext whose subcalls use `context`, with the same limits.
 
-        context: this context, or a wrapper around it. A wrapper that passes itself sees the log
-            messages of the called tools, for example.
+        context: this context, or a wrapper around it. Called tools use it for everything except
+            call_tool(). A wrapper passes itself, so that it sees the called tools' log messages.
         """
         return SubcallContext(context, self._backend, self._meta, self._chain, self._count)
 
@@ -114,7 +115,7 @@ class SubcallContext(ContextWrapper):
         context = SubcallContext(self.inner, self._backend, self._meta, chain, self._count)
         task = asyncio.current_task()
         # If this number grows during the subcall, the task was cancelled.
-        cancels = task.cancelling() if task is not None else 0
+        cancels_before = task.cancelling() if task is not None else 0
 
         # This variable tells a guard whether the arguments of the call that it guards were refused.
         # A refusal of the arguments of a subcall must not count for the outer call.
@@ -128,14 +129,14 @@ class SubcallContext(ContextWrapper):
         result = _check_result(name, answer)
         # The task was cancelled while the inner tool ran. Even if that tool has caught the
         # CancelledError and returned a result, the outer tool must be cancelled.
-        if task is not None and task.cancelling() > cancels:
+        if task is not None and task.cancelling() > cancels_before:
             raise asyncio.CancelledError
         return result if into is None else _convert_result(name, result, into)
 
     async def _handle(self, call: Call, context: SubcallContext) -> Struct | Raw:
         """Handle a subcall with the outermost backend. If the tool needs input, ask the client."""
         answer = await self._backend.handle(call, context)
-        for _ in range(MAX_DEPTH):
+        for _ in range(MAX_QUESTION_ROUNDS):
             if not isinstance(answer, InputRequired):
                 break
             answers = await context.ask(answer.questions)

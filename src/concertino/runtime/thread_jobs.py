@@ -1,4 +1,4 @@
-"""ThreadJob: one function that a thread of a pool calls, and JobResults: the way back to the loop.
+"""ThreadJob: one function that a thread of a pool calls, and LoopJobs: the jobs of one event loop.
 
 Threads (runtime/threads.py) makes the jobs. This module also finds the call of a client that a job
 belongs to.
@@ -19,7 +19,7 @@ from concertino.runtime.tasks import subject_of
 from concertino.runtime.thread_trials import ThreadTrials
 
 __all__ = [
-    "JobResults",
+    "LoopJobs",
     "ThreadJob",
     "call_of_job",
     "is_of_kind",
@@ -32,12 +32,12 @@ class ThreadJob:
 
     The thread stores the function's result in `value`, or its exception in `error`. Then the event
     loop sets the result of `future`, which wakes Threads.run().
-    results: the queue that the job is put into when it has ended.
+    loop_jobs: the LoopJobs of the event loop that waits for the job.
     context: the context variables with which the function runs.
     task: the task that called Threads.run(), for the log.
-    sent: an event for which the thread waits after it has made a large value; it is set when that
-        value was sent or dropped. None if the value is not large, or not known yet.
-    trial: the kind of the job's call, while ThreadTrials counts the call; otherwise None.
+    sent: None unless the value is large. Then the thread waits for this event, which the loop sets
+        when it has sent or dropped the value.
+    trial_kind: the kind of the job's call, while ThreadTrials counts the call; otherwise None.
     """
 
     __slots__ = (
@@ -45,28 +45,29 @@ class ThreadJob:
         "error",
         "function",
         "future",
-        "results",
+        "loop_jobs",
         "sent",
         "task",
-        "trial",
+        "trial_kind",
         "value",
     )
 
-    def __init__(self, function: Callable[[], Any], results: JobResults) -> None:
+    def __init__(self, function: Callable[[], Any], loop_jobs: LoopJobs) -> None:
         self.function = function
-        self.results = results
-        self.future: asyncio.Future[Any] = results.loop.create_future()
+        self.loop_jobs = loop_jobs
+        self.future: asyncio.Future[Any] = loop_jobs.loop.create_future()
         self.context = copy_context()
-        self.task = asyncio.current_task(results.loop)
+        self.task = asyncio.current_task(loop_jobs.loop)
         self.value: Any = None
         self.error: BaseException | None = None
         self.sent: threading.Event | None = None
-        self.trial: Kind | None = None
+        self.trial_kind: Kind | None = None
 
 
-class JobResults:
-    """A queue of finished jobs, from the threads to one event loop.
+class LoopJobs:
+    """The jobs that run for one event loop: those that are kept back, and those that have ended.
 
+    add() passes a job that has ended to the loop. Threads changes the attributes.
     trials: limits the calls of tools about whose results little is known (tools "on trial").
     on_large: called on the loop with each job that has a large result, before run() takes it.
     on_trial_end: called on the loop with each other job whose call `trials` has counted.
@@ -76,7 +77,7 @@ class JobResults:
         saves 3 us for each call while many calls run.
     kept: the jobs that are kept back: no thread may take them yet, because their tool is on trial
         or because there is no room for their large results.
-    is_check_due: whether Threads._check_kept() will be called.
+    is_check_due: whether a timer will call Threads._check_kept(), which looks at `kept`.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class JobResults:
         self.is_check_due = False
         self._on_large = on_large
         self._on_trial_end = on_trial_end
-        # The finished jobs that the loop has not taken yet.
+        # The jobs that have ended and that the loop has not taken yet.
         self._jobs: deque[ThreadJob] = deque()
         # Whether _deliver() is scheduled on the loop.
         self._is_waking = False
@@ -124,7 +125,7 @@ class JobResults:
                 job.future.set_result(None)
             if job.sent is not None:
                 self._on_large(job)
-            elif job.trial is not None:
+            elif job.trial_kind is not None:
                 self._on_trial_end(job)
 
 
@@ -146,7 +147,7 @@ def is_of_kind(job: ThreadJob, kind: Kind) -> bool:
 def is_unexpected(call: IncomingRequest, size: int) -> bool:
     """Return whether a result of `size` bytes would be much larger than a call's expected result.
 
-    Much larger means more than twice as large. Returns False if the call's code is known to have
-    begun, because the call cannot be kept back any more.
+    Much larger means more than twice as large. Returns False if the handler of the call is known to
+    run, because such a call cannot be kept back any more.
     """
     return not call.has_begun and call.unread is not None and call.expected_bytes < size // 2

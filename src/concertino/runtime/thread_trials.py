@@ -1,12 +1,13 @@
 """ThreadTrials: how many calls of a tool run in threads while little is known about its results.
 
 Threads that run calls of one tool may all return a large result at the same time, and the size of a
-result is known only when it has been made. So at first, FIRST_CALLS calls of a tool run at once.
-When more of its calls arrive, the tool is "on trial": the more small results it has returned, the
-more of its calls may run at once. The number of calls is the number of its small results so far
-minus the number of the pool's threads, but at least FIRST_CALLS. The trial ends when this number
-reaches the number of threads, or with the first large result. From then on UnreadResults limits the
-calls of the tool by the size of its results.
+result is known only when it has been made. So at first, FIRST_CALLS calls of a tool run at the same
+time. When more of its calls arrive, the tool is "on trial": the more small results it has returned,
+the more of its calls may run at the same time. The number of calls is the number of its small
+results minus the number of the pool's threads, but at least FIRST_CALLS: the results of the first
+calls alone say little. The trial ends when this number reaches the number of threads, or with the
+first large result. From then on UnreadResults limits the calls of the tool by the size of its
+results.
 
 Calls may wait for one another, so the number also grows while all running calls of the tool wait
 for another thread, and when no result has come for SLOW_S seconds.
@@ -38,7 +39,7 @@ class _Trial:
 
     running: how many calls have begun, or wait for a free thread.
     allowed: the largest number that `running` may have.
-    results: how many small results have come.
+    results: how many results have come; the first large one ends the trial.
     changed_at: when the last result came, or `allowed` was doubled.
     """
 
@@ -54,8 +55,8 @@ class _Trial:
 class ThreadTrials:
     """Limits how many calls of a tool run in threads while the size of its results is unknown.
 
-    During this time the tool is "on trial". One object has the trials of all kinds of calls whose
-    results go to one event loop. The kind of a call is its method and the name of its tool.
+    During this time the tool is "on trial". Each event loop has one object, for the calls that wait
+    for their results on this loop. The kind of a call is its method and the name of its tool.
     threads: how many threads the pool has.
     clock: returns the time in seconds.
     """
@@ -72,7 +73,7 @@ class ThreadTrials:
         """Return whether the trial of a kind of call has ended, so that the kind is not limited."""
         return kind in self._known
 
-    def has_begun(self, kind: Kind) -> bool:
+    def is_on_trial(self, kind: Kind) -> bool:
         """Return whether a kind of call is on trial."""
         return kind in self._trials
 
@@ -80,9 +81,9 @@ class ThreadTrials:
         """Begin the trial of a kind of call, and add calls that already run to its count.
 
         If the kind is on trial already, only adds the calls. During the trial FIRST_CALLS calls of
-        the kind may run at once, and later more, because the size of their results is unknown.
+        the kind may run at the same time, and later more.
         kind: the method of the calls and the name of the tool.
-        running: how many calls of the kind run that neither begin() nor try_start() has counted.
+        running: how many calls of the kind run, without those that were counted before.
         """
         if kind in self._trials:
             self._trials[kind].running += running
@@ -94,7 +95,7 @@ class ThreadTrials:
     def try_start(self, kind: Kind) -> bool:
         """Return whether one more call of a kind that is on trial may start; count it if so.
 
-        The first FIRST_CALLS calls of a trial may run at once, and later more.
+        FIRST_CALLS calls of the kind may run at the same time, and later more.
         kind: the method of the call and the name of its tool.
         """
         trial = self._trials[kind]
@@ -106,7 +107,7 @@ class ThreadTrials:
     def end(self, kind: Kind, is_large: bool | None) -> None:
         """Stop counting a call that begin() or try_start() has counted, because it has ended.
 
-        A large result ends the trial; a small one lets more calls of the kind run at once. Does
+        A large result ends the trial; a small one lets more calls of the kind run. Does
         nothing if the trial has ended already.
         kind: the kind of the call.
         is_large: whether its result was large; None if it has none, because it was cancelled.

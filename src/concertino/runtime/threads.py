@@ -16,6 +16,10 @@ message names them. And large results are limited, see docs/decisions/0094 and 0
   a thread: they were admitted before anything was known, or while results were small. They are kept
   back until their results will probably fit into the limits (UnreadResults.may_begin).
 
+A call goes this way: run() calls _try_admit(), and then puts the job into the queue (_queue) or
+keeps it back (LoopJobs.kept). _release() puts the jobs that were kept back into the queue when
+_try_release() allows it.
+
 The *kind* of a call is its method and the name of its tool or prompt. `unread` of a call is the
 UnreadResults of its connection, which counts the results that the client has not read.
 """
@@ -36,7 +40,7 @@ from concertino.jsonrpc.incoming_requests import IncomingRequest, Kind, ResultCo
 from concertino.jsonrpc.unread_results import kind_of
 from concertino.runtime.result_turns import LARGE_BYTES, is_large_result, result_turns_of
 from concertino.runtime.thread_jobs import (
-    JobResults,
+    LoopJobs,
     ThreadJob,
     call_of_job,
     is_of_kind,
@@ -84,10 +88,10 @@ class Threads:
         # The jobs that wait for a thread.
         self._jobs: deque[ThreadJob] = deque()
         # Event loop -> the queue of its finished jobs.
-        self._results: dict[asyncio.AbstractEventLoop, JobResults] = {}
+        self._loop_jobs: dict[asyncio.AbstractEventLoop, LoopJobs] = {}
         # The lock for the queue and the two counters. Idle threads wait until it is notified.
         self._changed = threading.Condition()
-        # The number of threads that wait for a job and were not notified of a job yet.
+        # The number of threads that wait for a job, without those that were notified of one.
         self._idle = 0
         # The number of threads that are alive.
         self._started = 0
@@ -114,29 +118,29 @@ class Threads:
         with self._changed:
             if self._closed:
                 raise RuntimeError("the thread pool is closed")
-            if loop not in self._results:
+            if loop not in self._loop_jobs:
                 # Remove closed loops whenever a new loop is added, so that they do not accumulate.
-                self._results = {
-                    known: results
-                    for known, results in self._results.items()
+                self._loop_jobs = {
+                    known: loop_jobs
+                    for known, loop_jobs in self._loop_jobs.items()
                     if not known.is_closed()
                 }
                 trials = ThreadTrials(self._limit)
-                self._results[loop] = JobResults(loop, trials, self._on_large, self._on_trial_end)
-            job = ThreadJob(function, self._results[loop])
+                self._loop_jobs[loop] = LoopJobs(loop, trials, self._on_large, self._on_trial_end)
+            job = ThreadJob(function, self._loop_jobs[loop])
             # To find out whether the tool of a job is on trial takes 3 us. This is not necessary
             # while few jobs run, and for handlers in `settled`, whose trial has ended. A handler
             # comes as partial(handler, ...).
             handler = function.func if isinstance(function, partial) else None
             if (
                 len(self._running) + len(self._jobs) < FIRST_CALLS
-                or (handler is not None and job.results.settled.get(id(handler)) is handler)
-                or self._may_start(job)
+                or (handler is not None and job.loop_jobs.settled.get(id(handler)) is handler)
+                or self._try_admit(job)
             ):
                 self._queue(job)
             else:
-                job.results.kept.append(job)
-                self._check_later(job.results)
+                job.loop_jobs.kept.append(job)
+                self._check_later(job.loop_jobs)
                 self._report_later(job)
 
         try:
@@ -144,13 +148,13 @@ class Threads:
         except asyncio.CancelledError:
             with self._changed:
                 is_waiting = job in self._jobs
-                for waiting in (self._jobs, job.results.kept):
+                for waiting in (self._jobs, job.loop_jobs.kept):
                     if job in waiting:
                         waiting.remove(job)
-            if is_waiting and job.trial is not None:
+            if is_waiting and job.trial_kind is not None:
                 # The job will not run, so another job of the kind may take its place.
-                job.results.trials.end(job.trial, is_large=None)
-                self._release(job.results)
+                job.loop_jobs.trials.end(job.trial_kind, is_large=None)
+                self._release(job.loop_jobs)
             raise
         error = job.error
         if error is None:
@@ -183,7 +187,7 @@ class Threads:
         """Return the tasks of an event loop for which a thread runs a function."""
         with self._changed:
             running = list(self._running.values())
-        return [job.task for job in running if job.results.loop is loop and job.task is not None]
+        return [job.task for job in running if job.loop_jobs.loop is loop and job.task is not None]
 
     def close(self) -> None:
         """Cancel the jobs that wait for a thread, and end all threads.
@@ -193,7 +197,7 @@ class Threads:
         with self._changed:
             self._closed = True
             queues = [self._jobs]
-            queues += [results.kept for results in self._results.values()]
+            queues += [loop_jobs.kept for loop_jobs in self._loop_jobs.values()]
             dropped = [job for queue in queues for job in queue]
             for queue in queues:
                 queue.clear()
@@ -203,55 +207,62 @@ class Threads:
 
     # Tools whose results are not known. These methods run on the event loop.
 
-    def _may_start(self, job: ThreadJob) -> bool:
-        """Return whether a call may start while other calls run. The caller holds the lock.
+    def _try_admit(self, job: ThreadJob) -> bool:
+        """Return whether a new job may wait for a thread. The caller holds the lock.
 
-        Returns False for a call that must wait, because its tool is on trial (ThreadTrials).
+        Returns False for a call that must be kept back, because its tool is on trial, and the trial
+        (ThreadTrials) allows no more calls now. Otherwise the trial counts the call.
         """
         call = call_of_job(job)
         if call is None:
             return True
-        trials = job.results.trials
+        trials = job.loop_jobs.trials
         kind = kind_of(call)
         if trials.is_known(kind):
             if type(job.function) is partial:
                 handler = cast("partial[Any]", job.function).func
-                if len(job.results.settled) >= MAX_SETTLED:
-                    job.results.settled.clear()
-                job.results.settled[id(handler)] = handler
+                if len(job.loop_jobs.settled) >= MAX_SETTLED:
+                    job.loop_jobs.settled.clear()
+                job.loop_jobs.settled[id(handler)] = handler
             return True
         # While few jobs run, run() does not call this method. So the trial does not know of the
         # calls that began then.
         begun = [
             other
             for other in (*self._running.values(), *self._jobs)
-            if other.trial is None and other.results is job.results and is_of_kind(other, kind)
+            if other.trial_kind is None
+            and other.loop_jobs is job.loop_jobs
+            and is_of_kind(other, kind)
         ]
         for other in begun:
-            other.trial = kind
+            other.trial_kind = kind
         trials.begin(kind, len(begun))
         if not trials.try_start(kind):
             return False
-        job.trial = kind
+        job.trial_kind = kind
         return True
 
     def _on_trial_end(self, job: ThreadJob) -> None:
         """Let calls start that were kept back, because a call with a small result has ended."""
-        assert job.trial is not None
-        job.results.trials.end(job.trial, is_large=False)
-        if job.results.kept:
-            self._release(job.results)
+        assert job.trial_kind is not None
+        job.loop_jobs.trials.end(job.trial_kind, is_large=False)
+        if job.loop_jobs.kept:
+            self._release(job.loop_jobs)
 
-    def _is_waiting(self, results: JobResults, kind: Kind) -> bool:
+    def _is_waiting(self, loop_jobs: LoopJobs, kind: Kind) -> bool:
         """Return whether all running calls of a kind on trial wait for another thread."""
         from concertino.runtime.running_calls import waits_for_thread
 
         with self._changed:
             running = list(self._running.items())
-        running = [item for item in running if item[1].results is results and item[1].trial == kind]
+        on_trial = [
+            (thread, job)
+            for thread, job in running
+            if job.loop_jobs is loop_jobs and job.trial_kind == kind
+        ]
         # A thread that has made a large result waits, too, but its call does not.
-        return bool(running) and all(
-            job.sent is None and waits_for_thread(thread) for thread, job in running
+        return bool(on_trial) and all(
+            job.sent is None and waits_for_thread(thread) for thread, job in on_trial
         )
 
     # Large results. These methods run on the event loop.
@@ -265,11 +276,12 @@ class Threads:
         if call is not None and call.unread is not None:
             size = len(job.value) if isinstance(job.value, str | bytes) else LARGE_BYTES
             call.unread.expect(call, size)
-        loop = job.results.loop
+        loop = job.loop_jobs.loop
         on_sent = partial(self._on_sent, job, call, None if call is None else call.kind)
-        # Let two loop iterations pass. In the first one, run() takes the value, and its task sends
-        # the result or passes it to ResultTurns. On Python 3.11, a task that began in this
-        # iteration does so only in the second one, see _take_over() in tasks.py.
+        # Call `after` when two loop iterations have passed. In the first one, run() takes the
+        # value, and its task sends the result or passes it to ResultTurns. On Python 3.11, a task
+        # that began in this iteration does so only in the second one, see _continue_in_task() in
+        # tasks.py.
         after = partial(result_turns_of(loop).call_after_waiting, on_sent)
         loop.call_soon(loop.call_soon, after)
 
@@ -281,19 +293,19 @@ class Threads:
         """
         assert job.sent is not None
         try:
-            if job.trial is not None:
-                job.results.trials.end(job.trial, is_large=True)
+            if job.trial_kind is not None:
+                job.loop_jobs.trials.end(job.trial_kind, is_large=True)
             if call is not None and call.unread is not None and kind is not None:
                 # If the call has not ended, its handler has used the value for something else, and
                 # the size of the call's result is unknown again.
                 call.unread.count_as_unknown(call)
                 size = call.unread.known_size(kind)
                 if size >= LARGE_BYTES:
-                    self._keep_back(job.results, kind, size)
+                    self._keep_back(job.loop_jobs, kind, size)
         finally:
             job.sent.set()
 
-    def _keep_back(self, results: JobResults, kind: Kind, size: int) -> None:
+    def _keep_back(self, loop_jobs: LoopJobs, kind: Kind, size: int) -> None:
         """Keep back the calls of a kind that wait for a thread, until their results will fit.
 
         Calls that were admitted in the expectation of a result of about this size are not kept
@@ -304,35 +316,35 @@ class Threads:
             running = list(self._running.values())
             waiting = list(self._jobs)
             self._jobs.clear()
-            # The jobs that wait for a thread have come before those that are kept back already, so
-            # they go to the front of `kept`.
+            # Divide the waiting jobs into those that go on waiting and `older`. These have come
+            # before the jobs that are kept back already, so they go to the front of `kept`.
             older: list[ThreadJob] = []
             for job in waiting:
-                call = call_of_job(job) if job.results is results else None
+                call = call_of_job(job) if job.loop_jobs is loop_jobs else None
                 if call is not None and call.kind == kind and is_unexpected(call, size):
-                    if job.trial is not None:
+                    if job.trial_kind is not None:
                         # The trial counts the job again when it may start.
-                        results.trials.end(job.trial, is_large=None)
-                        job.trial = None
+                        loop_jobs.trials.end(job.trial_kind, is_large=None)
+                        job.trial_kind = None
                     older.append(job)
                 else:
                     self._jobs.append(job)
-            results.kept.extendleft(reversed(older))
+            loop_jobs.kept.extendleft(reversed(older))
         # Calls that run already cannot be kept back. Calls of other kinds must not wait for them,
         # which count_as_unknown() achieves.
         for job in running:
-            call = call_of_job(job) if job.results is results else None
+            call = call_of_job(job) if job.loop_jobs is loop_jobs else None
             if call is not None and call.kind == kind and is_unexpected(call, size):
                 assert call.unread is not None
                 call.unread.count_as_unknown(call)
         # Count no memory for calls that have not begun.
-        for job in results.kept:
+        for job in loop_jobs.kept:
             call = call_of_job(job)
             if call is not None and call.unread is not None and call.kind == kind:
                 call.unread.keep_back(call)
-        self._release(results)
+        self._release(loop_jobs)
 
-    def _release(self, results: JobResults) -> None:
+    def _release(self, loop_jobs: LoopJobs) -> None:
         """Pass the calls that were kept back, and that may start now, to the threads."""
         ready: list[ThreadJob] = []
         kept: list[ThreadJob] = []
@@ -340,63 +352,63 @@ class Threads:
         # kind wait behind them. Calls of another kind do not, because a call of one tool may wait
         # for a call of another tool.
         blocked: set[tuple[ResultCounter, Kind | None]] = set()
-        for job in results.kept:
+        for job in loop_jobs.kept:
             call = call_of_job(job)
             counter = None if call is None else call.unread
             if call is None or counter is None:
                 ready.append(job)
-            elif (counter, call.kind) in blocked or not self._may_begin(job, call, counter):
+            elif (counter, call.kind) in blocked or not self._try_release(job, call, counter):
                 blocked.add((counter, call.kind))
                 kept.append(job)
             else:
                 ready.append(job)
         with self._changed:
-            results.kept = deque(kept)
+            loop_jobs.kept = deque(kept)
             for job in ready:
                 self._queue(job)
         if kept:
-            self._check_later(results)
+            self._check_later(loop_jobs)
 
-    def _may_begin(self, job: ThreadJob, call: IncomingRequest, counter: ResultCounter) -> bool:
-        """Return whether a call that is kept back may start.
+    def _try_release(self, job: ThreadJob, call: IncomingRequest, counter: ResultCounter) -> bool:
+        """Return whether a call that is kept back may now wait for a thread.
 
-        If its tool is on trial (ThreadTrials), the trial decides. Otherwise a call may start if its
-        result is not known to be large, or if there is room for it.
+        If its tool is on trial (ThreadTrials), the trial decides, and counts the call. Otherwise
+        the call may start if its result is not known to be large, or if there is room for it.
         counter: counts the results of the call's connection that the client has not read.
         """
         kind = call.kind
-        trials = job.results.trials
-        if kind is None or not trials.has_begun(kind):
+        trials = job.loop_jobs.trials
+        if kind is None or not trials.is_on_trial(kind):
             is_large = kind is not None and counter.known_size(kind) >= LARGE_BYTES
             return not is_large or counter.may_begin(call)
         if not trials.try_start(kind):
             return False
-        job.trial = kind
+        job.trial_kind = kind
         return True
 
-    def _check_later(self, results: JobResults) -> None:
+    def _check_later(self, loop_jobs: LoopJobs) -> None:
         """Arrange that _check_kept() looks at the calls that are kept back."""
-        if not results.is_check_due:
-            results.is_check_due = True
-            results.loop.call_later(KEPT_CHECK_S, self._check_kept, results)
+        if not loop_jobs.is_check_due:
+            loop_jobs.is_check_due = True
+            loop_jobs.loop.call_later(KEPT_CHECK_S, self._check_kept, loop_jobs)
 
-    def _check_kept(self, results: JobResults) -> None:
+    def _check_kept(self, loop_jobs: LoopJobs) -> None:
         """Start the calls that were kept back and may start by now.
 
         Trials may permit more calls first, because all calls of the tool wait (ThreadTrials.grow).
         """
-        results.is_check_due = False
+        loop_jobs.is_check_due = False
         try:
-            results.trials.grow(partial(self._is_waiting, results))
+            loop_jobs.trials.grow(partial(self._is_waiting, loop_jobs))
         finally:
             # Do this even if grow() raises: _release() also arranges the next check.
-            self._release(results)
+            self._release(loop_jobs)
 
     def _report_later(self, job: ThreadJob) -> None:
         """Arrange that _report_blocked() is called, unless it will be called already."""
         if not self._is_report_due:
             self._is_report_due = True
-            job.results.loop.call_later(BLOCKED_S, self._report_blocked, job)
+            job.loop_jobs.loop.call_later(BLOCKED_S, self._report_blocked, job)
 
     def _report_blocked(self, job: ThreadJob) -> None:
         """Log which calls occupy the threads, if `job` still waits. Otherwise watch another job.
@@ -404,7 +416,7 @@ class Threads:
         The job waits for a free thread. If its tool is on trial, it waits for a result of this
         tool, and only the calls of this tool are logged.
         """
-        kept = job.results.kept
+        kept = job.loop_jobs.kept
         with self._changed:
             self._is_report_due = False
             running = list(self._running.items())
@@ -412,7 +424,7 @@ class Threads:
             is_kept = job in kept
             is_waiting = job in self._jobs
             later = next(
-                (other for other in (*self._jobs, *kept) if other.results is job.results), None
+                (other for other in (*self._jobs, *kept) if other.loop_jobs is job.loop_jobs), None
             )
         occupied = f"all {self._limit} threads have been taken"
         waiting_call = call_of_job(job) if is_kept else None
@@ -420,8 +432,8 @@ class Threads:
             kind = kind_of(waiting_call)
             # A call whose tool is not on trial is kept back until clients have read results. It
             # waits for no thread, so nothing is logged.
-            is_waiting = job.results.trials.has_begun(kind)
-            running = [(thread, holder) for thread, holder in running if holder.trial == kind]
+            is_waiting = job.loop_jobs.trials.is_on_trial(kind)
+            running = [(thread, holder) for thread, holder in running if holder.trial_kind == kind]
             occupied = f"{len(running)} threads have been taken by calls of one tool"
         if not is_waiting:
             if later is not None:
@@ -495,7 +507,7 @@ class Threads:
             else:
                 del self._running[threading.get_ident()]
             try:
-                job.results.add(job)
+                job.loop_jobs.add(job)
             except RuntimeError:
                 # The job's event loop is closed. End this thread, unless other jobs wait.
                 self._running.pop(threading.get_ident(), None)
@@ -514,5 +526,5 @@ class Threads:
     def _wait_until_sent(self, job: ThreadJob, sent: threading.Event) -> None:
         """Wait until the loop has sent or dropped a large result, or is closed."""
         while not sent.wait(CLOSED_CHECK_S):
-            if self._closed or job.results.loop.is_closed():
+            if self._closed or job.loop_jobs.loop.is_closed():
                 return
