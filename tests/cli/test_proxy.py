@@ -107,6 +107,15 @@ def test_a_server_that_does_not_start_is_named_once_in_plain_words() -> None:
     assert "SIGKILL" not in done.stderr
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="symbolic links")
+def test_the_program_is_searched_in_the_last_path_that_is_given(tmp_path: Path) -> None:
+    (tmp_path / "my-server").symlink_to(sys.executable)
+    paths = ["--env", "PATH=/nowhere", "--env", f"PATH={tmp_path}"]
+    command = [sys.executable, "-m", "concertino", "proxy", *paths, "--", "my-server", "-c", "pass"]
+    proxy = subprocess.run(command, input=b"", capture_output=True, timeout=30, check=False)
+    assert b"there is no command" not in proxy.stderr, proxy.stderr
+
+
 def test_a_server_that_has_run_before_is_answered_for_while_it_starts(tmp_path: Path) -> None:
     slow = str(Path(__file__).parents[1] / "proxy" / "slow_server.py")
     (tmp_path / "offer").write_text('{"version": "1", "tools": ["add"]}')

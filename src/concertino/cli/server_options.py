@@ -102,7 +102,8 @@ def client_options(args: Namespace, status: StatusLine) -> dict[str, Any]:
 
 def search_path(args: Namespace) -> str:
     """Return the PATH for the program of the server: that of --env, or that of this process."""
-    for variable in args.env:
+    # As in the server's environment, the last of several values counts.
+    for variable in reversed(args.env):
         name, _, value = variable.partition("=")
         if name == "PATH":
             return value
