@@ -93,7 +93,7 @@ def _walk(parser: Any, words: tuple[str, ...]) -> Iterator[CommandWords]:
             subparsers = list(action.choices.items())
         elif action.option_strings:
             values = None if action.nargs == 0 else _read_values(action)
-            # Only options of add_repeatable() have an empty list as their default.
+            # A repeatable option has an empty list as its default, as in add_repeatable().
             is_repeatable = action.default == []
             names = tuple(action.option_strings)
             options.append(

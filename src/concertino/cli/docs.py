@@ -21,8 +21,8 @@ DESCRIPTION = (
     "Markdown otherwise. Exit codes: 0 success, 2 usage."
 )
 
-# Folder -> the heading of its pages in the list. Pages of other folders are listed under the last
-# one.
+# Folder -> the heading of its pages in the list. "docs" is the folder of the documentation itself.
+# Pages of folders that are not named here, such as decisions/, are not listed.
 SECTIONS = {
     "tutorial": "Tutorials",
     "how-to": "How-to guides",
@@ -84,7 +84,6 @@ def find_pages() -> dict[str, Path]:
         index = start.find(f"({path.relative_to(folder).as_posix()}")
         return len(start) if index < 0 else index
 
-    # The section "docs" has the pages in the folder itself.
     sections = [folder if name == folder.name else folder / name for name in SECTIONS]
     paths = [path for parent in sections for path in parent.glob("*.md") if path.name != START_PAGE]
     paths.sort(key=lambda path: (order_on_start_page(path), path))

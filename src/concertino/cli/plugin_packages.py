@@ -11,7 +11,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from concertino.cli import USAGE, CommandFailure, UsageError
+from concertino.cli import USAGE, CommandFailure
 from concertino.errors import ConcertinoError
 from concertino.logs.formats import escape_controls
 
@@ -71,8 +71,6 @@ def run_package_command(args: Namespace) -> int:
     except OSError as exc:
         raise CommandFailure(f"{exc.filename or args.kind}: {exc.strerror}") from None
     except (ImportError, RuntimeError, ConcertinoError) as exc:
-        if isinstance(exc, (CommandFailure, UsageError)):
-            raise
         raise CommandFailure(str(exc)) from None
 
 
