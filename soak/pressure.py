@@ -55,13 +55,13 @@ def write_endless_line(context: CaseContext) -> None:
             context.report(Deviation(f"{used_s:.1f} s of CPU time in {took_s:.1f} s"))
 
     # The signal must be obeyed although input keeps coming.
-    context.ended = True
+    context.may_end = True
     process.send_signal(signal.SIGTERM)
     deadline = time.monotonic() + 5.0
     try:
         while time.monotonic() < deadline and process.exit_code is None:
             if not process.write_available(chunk):
-                context.read_for(0.02)
+                context.read_until_exit(0.02)
     except Crash:
         # stdin is closed: the server is shutting down.
         pass
@@ -139,7 +139,7 @@ def make_load_case(seconds: float) -> Case:
             is_due = (now * 20) // seconds > len(samples)
             if is_due and (stats := process_stats.measure(context.process.pid)) is not None:
                 samples.append(stats)
-            context.read_for(max(0.0, began + number * 0.1 - time.monotonic()))
+            context.read_until_exit(max(0.0, began + number * 0.1 - time.monotonic()))
         if len(samples) >= 8:
             # The first quarter is the warm-up.
             _compare(context, samples[len(samples) // 4], samples[-1])

@@ -29,17 +29,16 @@ class Case(Struct, frozen=True, kw_only=True):
 
     name: lower-case letters, digits and hyphens. Users select cases by it, so it never changes.
     section: a key of SECTIONS.
-    does: what the check does, for people: the rest of a sentence that begins with "it".
+    does: what the check does, for people, as in "sends half a request".
     expected: the expected reaction, for people.
-    source: the page of the specification that demands the reaction, or "policy" for a rule of this
-        project.
+    source: the rules that demand the reaction: pages of specifications, "policy" for a rule of this
+        project, "invariant" for a rule of invariants.py.
     run: causes the fault and checks the reaction. It raises a CheckFinding that says what is wrong,
         or records findings in the context.
-    needs: what the server must support; otherwise the case is skipped. Each item is the name of a
-        tool (a key of server_under_test.TOOLS), or an era, "legacy" or "modern", that the server
-        must support in addition to the era of the session.
     era: the era of the session: "modern" for 2026-07-28, "legacy" for earlier revisions; "" for the
-        era in which the server was tried first.
+        server's own era, ServerUnderTest.era.
+    needs: what else the server must support; otherwise the case is skipped. Each item is the name
+        of a tool (a key of server_under_test.TOOLS), or an era, for requests of the other era.
     opens: whether the session is opened before run() is called.
     stdio: what stdin, stdout and stderr of the server are, such as pipes or files; None for three
         pipes.

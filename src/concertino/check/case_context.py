@@ -6,13 +6,14 @@ and require_...() methods wait for responses, with a time limit.
 
 Every request is registered with the number of responses that it may get, so that invariants.py can
 check afterwards that each was answered exactly once. A missing response raises an exception, which
-becomes a finding of the case: Crash if the process has ended, Hang if the process does not answer
-the next request either, and otherwise Violation.
+becomes a finding of the case. To choose the exception, one more request is sent: Crash if the
+process has ended, Violation if it answers that request, and otherwise Hang.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
@@ -20,10 +21,10 @@ from msgspec import Struct
 from concertino.check import process_stats
 from concertino.check.findings import CheckFinding, Crash, Deviation, Hang, SkipCase, Violation
 from concertino.check.messages import (
-    CAPABILITIES,
+    CAPABILITIES_KEY,
     LEGACY,
     MODERN,
-    VERSION,
+    VERSION_KEY,
     Id,
     Message,
     as_array,
@@ -38,7 +39,7 @@ from concertino.check.server_under_test import CheckTool, ServerUnderTest
 INITIALIZED: Message = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
 
-class ExpectedReplies(Struct):
+class ExpectedResponses(Struct):
     """How many responses a request may get.
 
     subject: a name for the request, for the texts of findings.
@@ -53,27 +54,25 @@ class ExpectedReplies(Struct):
 class CaseContext:
     """What a case uses to talk to its server process. run.py makes one for each case.
 
-    Many methods take `within_s` in seconds; None stands for a time limit of `settings`.
-
     server: the facts about the server that were found out before the first case.
     process: the process of this case.
     era: the era of the session: "legacy" for revisions with a handshake (`initialize`), "modern"
-        for 2026-07-28; "" for server.era, in which the server was tried before the first case.
+        for 2026-07-28; "" for the server's own era, ServerUnderTest.era.
 
     Attributes:
     modern: whether the era is "modern".
-    opened: whether the session is open.
-    ended: whether the case has ended the process, or has asked it to end. Then the process need not
-        answer requests any more.
+    is_open: whether the session is open.
+    may_end: whether the case has ended the process, or has asked it to end. Then the process need
+        not answer requests any more.
     findings: what the server has done wrong so far.
     settings: the time limits of the check, which users can change.
     expected: (type of an id, id) of a request -> how many responses it may get. The type is needed
         because 1 and 1.0 are equal in Python.
     max_errors_without_id: how many error responses without an id the server may send: one for each
-        malformed line that was sent, for each message whose id the server may not understand, and
-        for each error that the case itself has reported.
-    allows_unknown_id: called with the id of a response that belongs to no request; returns whether
-        the server may send it. By default it may not.
+        malformed line, and for each message whose id the server might not be able to read. A case
+        that has reported an error itself raises the number, so that the invariants do not.
+    is_unknown_id_allowed: a function that gets the id of a response that belongs to no request, and
+        returns whether the server may send that response. By default it may not.
     """
 
     def __init__(
@@ -86,12 +85,13 @@ class CaseContext:
         self.settings = server.settings
         self.process = process
         self.modern = (era or server.era) == "modern"
-        self.opened = False
-        self.ended = False
+        self.is_open = False
+        self.may_end = False
         self.findings: list[CheckFinding] = []
-        self.expected: dict[IdKey, ExpectedReplies] = {}
+        self.expected: dict[IdKey, ExpectedResponses] = {}
         self.max_errors_without_id = 0
-        self.allows_unknown_id: Callable[[Id], bool] = lambda _: False
+        self.is_unknown_id_allowed: Callable[[Id], bool] = lambda _: False
+        # The first new id is 2, because cases use the ids 0 and 1 themselves.
         self._last_id = 1
         process.output.on_request = self._on_server_request
 
@@ -121,12 +121,6 @@ class CaseContext:
         """
         self.report(Deviation(text))
 
-    @property
-    def start_grace_s(self) -> float:
-        """Return how many seconds to wait for a first response that may never come."""
-        # Four times as long as the server took to open a session before the first case.
-        return max(2.0, 4 * self.server.opening_s)
-
     # Making messages
 
     def new_id(self) -> int:
@@ -144,7 +138,7 @@ class CaseContext:
     ) -> Message:
         """Return a request, and register that one response to it is expected.
 
-        params: the params without the `_meta` of 2026-07-28; None for none.
+        params: the params. `_meta` may have keys of its own; those of 2026-07-28 are added.
         id: the id of the request; None for a new id.
         modern: whether the request is one of 2026-07-28; None for the era of the session.
         """
@@ -153,7 +147,7 @@ class CaseContext:
         if modern is None:
             modern = self.modern
         if modern:
-            meta: Message = {VERSION: MODERN, CAPABILITIES: {}}
+            meta: Message = {VERSION_KEY: MODERN, CAPABILITIES_KEY: {}}
             whole_params["_meta"] = {**meta, **whole_params.get("_meta", {})}
         # The method is the name of the request in findings.
         self.expect(id, method)
@@ -163,7 +157,7 @@ class CaseContext:
         return message
 
     def make_call(self, tool: str, **arguments: object) -> Message:
-        """Return a tools/call request.
+        """Return a tools/call request, registered as by make_request().
 
         tool: a key of server_under_test.TOOLS.
         arguments: the arguments, by the names that cases use. The tool of the server may have other
@@ -173,12 +167,12 @@ class CaseContext:
         return self.make_request("tools/call", self.find_tool(tool).make_params(**arguments))
 
     def make_ping(self, id: Id | None = None, params: Message | None = None) -> Message:
-        """Return a cheap request that every server must answer.
+        """Return a cheap request that every server must answer, registered as by make_request().
 
-        This is `ping`, or server/discover in 2026-07-28, which has no ping. Send it with send().
+        This is `ping`, or server/discover in 2026-07-28, which has no ping.
 
         id: the id of the request; None for a new id.
-        params: the params without the `_meta` of 2026-07-28; None for none.
+        params: as in make_request().
         """
         return self.make_request("server/discover" if self.modern else "ping", params, id)
 
@@ -187,7 +181,7 @@ class CaseContext:
         return self.make_request("tools/list") if self.server.tool_names else self.make_ping()
 
     def make_initialize(self, version: str = LEGACY, **more: Any) -> Message:
-        """Return an initialize request.
+        """Return an initialize request, registered as by make_request().
 
         version: the revision to offer.
         more: fields to add to the usual params, or to replace usual fields.
@@ -197,14 +191,14 @@ class CaseContext:
         return self.make_request("initialize", params, modern=False)
 
     def make_cancellation(self, id: object, *, excuses_response: bool = True) -> Message:
-        """Return the notification notifications/cancelled.
+        """Return notifications/cancelled for a request, which then need not get a response.
 
         id: the id of the request to cancel, or an invalid id.
-        excuses_response: whether the request may remain without a response, as the specification
-            says. False if the notification must have no effect.
+        excuses_response: False if the notification must have no effect, so that the request must
+            get its response.
         """
         if excuses_response and isinstance(id, int | str) and (type(id), id) in self.expected:
-            self.make_optional(id)
+            self.allow_missing_response(id)
         return {
             "jsonrpc": "2.0",
             "method": "notifications/cancelled",
@@ -228,15 +222,15 @@ class CaseContext:
         least: int = 1,
         most: int = 1,
     ) -> None:
-        """Register how many responses a request may get.
+        """Register how many responses a request may get, instead of what was registered before.
 
         id: the id of the request.
         subject: a name for the request, for the texts of findings.
         least, most: the smallest and the largest number of responses.
         """
-        self.expected[type(id), id] = ExpectedReplies(subject, least, most)
+        self.expected[type(id), id] = ExpectedResponses(subject, least, most)
 
-    def make_optional(self, id: Id) -> None:
+    def allow_missing_response(self, id: Id) -> None:
         """Accept that a registered request gets no response, as after its cancellation."""
         self.expected[type(id), id].least = 0
 
@@ -245,16 +239,15 @@ class CaseContext:
     def send(self, *messages: Message) -> None:
         """Write messages, one line each, in one write.
 
-        Raises Hang or Crash if the server does not read them in time.
+        Raises Hang or Crash if the pipe has not accepted them within timeout_s of the settings.
         """
         self.write(b"".join(map(encode_line, messages)))
 
     def write(self, data: bytes, within_s: float | None = None) -> None:
-        """Write bytes to the server's stdin.
+        """Write bytes to the server's stdin, and wait until the pipe has accepted them.
 
-        within_s: how long to wait until the server has read them; None for timeout_s of the
-            settings.
-        Raises Hang or Crash if the server does not read them in time.
+        within_s: the time limit; None for timeout_s of the settings.
+        Raises Hang or Crash if the pipe has not accepted them in time.
         """
         self.process.write(data, self.settings.timeout_s if within_s is None else within_s)
 
@@ -267,9 +260,8 @@ class CaseContext:
         """Write malformed lines. The server may answer each of them once, without an id.
 
         lines: the number of lines in `data`.
-        within_s: how long to wait until the server has read them; None for timeout_s of the
-            settings.
-        Raises Hang or Crash if the server does not read them in time.
+        within_s: as in write().
+        Raises Hang or Crash if the pipe has not accepted them in time.
         """
         self.max_errors_without_id += lines
         self.write(data, within_s)
@@ -280,8 +272,8 @@ class CaseContext:
         """Return all responses with an id that have arrived. The ids 1 and "1" are different."""
         return self.process.output.responses.get((type(id), id), [])
 
-    def wait_for_missing(self, ids: Sequence[Id], within_s: float | None = None) -> list[Id]:
-        """Wait for a response to each id. Returns the ids that have no response in time.
+    def find_missing_responses(self, ids: Sequence[Id], within_s: float | None = None) -> list[Id]:
+        """Wait for a response to each id. Return the ids that have no response in time.
 
         within_s: how long to wait; None for timeout_s of the settings.
         """
@@ -306,8 +298,7 @@ class CaseContext:
         """Wait for the first response to a request, and return it.
 
         within_s: how long to wait; None for timeout_s of the settings.
-        If there is no response in time, raises Crash if the process has ended, Violation if the
-        process still answers another request, and Hang otherwise.
+        Raises Crash, Hang or Violation if there is no response, as wait_for_responses() does.
         """
         self.wait_for_responses([id], within_s)
         return self.responses(id)[0]
@@ -316,11 +307,11 @@ class CaseContext:
         """Wait for a response to each id.
 
         within_s: how long to wait; None for timeout_s of the settings.
-        If a response is missing, raises Crash if the process has ended, Violation if the process
-        still answers another request, and Hang otherwise.
+        If a response is missing, raises Crash if the process has ended. Otherwise sends a ping, and
+        raises Violation if the server answers the ping, or Hang if it does not.
         """
         within_s = self.settings.timeout_s if within_s is None else within_s
-        missing = self.wait_for_missing(ids, within_s)
+        missing = self.find_missing_responses(ids, within_s)
         if not missing:
             return
 
@@ -328,20 +319,23 @@ class CaseContext:
         text = f"no answer to {subject} (id {excerpt(missing[0])})"
         if len(missing) > 1:
             text = f"{len(missing)} of {len(ids)} requests not answered, the first: {text}"
+        # After the end of stdout, the wait has ended before its time limit.
         if self.process.exit_code is not None or self.process.eof:
             raise self.process.crash_or_hang(text)
 
         text += f" in {within_s:g} s"
-        # The invariants must not report the same responses again.
+        # The invariants must not report these missing responses again.
         for id in missing:
-            self.make_optional(id)
-        if self.opened and self.is_serving():
+            self.allow_missing_response(id)
+        # Before the session is open, the server may ignore the ping of is_serving().
+        if self.is_open and self.is_serving():
             raise Violation(text + "; the next request was served")
         raise Hang(text)
 
     def require_results(self, ids: Sequence[Id], within_s: float | None = None) -> None:
         """Wait for a result to each id.
 
+        within_s: how long to wait; None for timeout_s of the settings.
         Raises Violation for an error response, and Crash, Hang or Violation if a response is
         missing.
         """
@@ -353,7 +347,7 @@ class CaseContext:
                 raise Violation(f"{subject} was refused: {excerpt(response)}")
 
     def exchange(self, *messages: Message, within_s: float | None = None) -> list[Message]:
-        """Send messages and return the first response to each request among them.
+        """Send messages and return the first response to each request, in the requests' order.
 
         within_s: how long to wait for the responses; None for timeout_s of the settings.
         Raises Crash, Hang or Violation when a response is missing.
@@ -382,9 +376,7 @@ class CaseContext:
     ) -> Message:
         """Send a request and return its response.
 
-        params: the params without the `_meta` of 2026-07-28; None for none.
-        id: None for a new id.
-        modern: whether the request is one of 2026-07-28; None for the era of the session.
+        params, id, modern: as in make_request().
         Raises Crash, Hang or Violation when there is no response.
         """
         return self.exchange(self.make_request(method, params, id, modern=modern))[0]
@@ -393,8 +385,7 @@ class CaseContext:
         """Call a tool and return the response.
 
         name: a key of server_under_test.TOOLS.
-        arguments: the arguments, by the names that cases use. The tool of the server may have other
-            names for them.
+        arguments: as in make_call().
         Raises SkipCase if the server does not have the tool. Raises Crash, Hang or Violation when
         there is no response.
         """
@@ -416,14 +407,15 @@ class CaseContext:
         line: the line, with its newline.
         id: the id of the request in the line, which expect() has registered; None if the line has
             no id.
-        within_s: how long to wait until the server has read the line; None for timeout_s of the
+        within_s: how long to wait until the pipe has accepted the line; None for timeout_s of the
             settings.
         grace_s: how long to wait for the response to the line; None for grace_s of the settings.
         """
         without_id = self.process.output.responses_without_id
         count_before = len(without_id)
+        # The caller decides what a missing response means.
         if id is not None:
-            self.make_optional(id)
+            self.allow_missing_response(id)
         self.write_malformed_lines(line, within_s=within_s)
         self.require_service()
 
@@ -447,9 +439,10 @@ class CaseContext:
             raise Violation(f"echo of {excerpt(text)} gave back {excerpt(echoed)}")
 
     def is_serving(self) -> bool:
-        """Send one more request, and return whether the server answers it.
+        """Send a ping, and return whether the server answers it within timeout_s of the settings.
 
-        Reports a Deviation if the response takes too long. Raises Crash if the process has ended.
+        Reports a Deviation if that takes longer than served_s, and raises Crash if the process has
+        ended.
         """
         message = self.make_ping()
         key: IdKey = (int, message["id"])
@@ -457,10 +450,8 @@ class CaseContext:
         try:
             self.send(message)
         except Hang:
-            self.expected.pop(key)
             return False
-        if self.wait_for_missing([message["id"]]):
-            self.expected.pop(key)
+        if self.find_missing_responses([message["id"]]):
             if self.process.exit_code is not None:
                 raise self.process.crash_or_hang("the next request was not answered")
             return False
@@ -477,7 +468,10 @@ class CaseContext:
         return True
 
     def require_service(self) -> None:
-        """Raise Hang unless the server answers one more request."""
+        """Send a ping, as is_serving() does, and raise Hang unless the server answers it.
+
+        The response also shows that the server has read everything that was sent before.
+        """
         if not self.is_serving():
             raise Hang(f"the next request was not answered in {self.settings.timeout_s:g} s")
 
@@ -486,11 +480,21 @@ class CaseContext:
         # Every case that calls this waits for all of the time, so it is short.
         self.process.read_for(min(0.05, self.settings.grace_s))
 
-    def read_for(self, seconds: float) -> None:
-        """Read output for some seconds. Returns early when the process ends."""
+    def read_until_exit(self, seconds: float) -> None:
+        """Read output for some seconds, or until the process has ended."""
         self.process.wait_until(lambda: self.process.exit_code is not None, seconds)
 
     # Opening and closing
+
+    @property
+    def start_grace_s(self) -> float:
+        """Return how long to wait for a first response that the server need not send, in seconds.
+
+        It is longer than grace_s of the settings, because the process must start first.
+        """
+        # The opening before the first case shows how fast the server starts. It may be slower now:
+        # several cases may run at the same time.
+        return max(2.0, 4 * self.server.opening_s)
 
     def open(self, version: str = LEGACY, within_s: float | None = None) -> Message:
         """Open the session. Returns the result of initialize, or of server/discover in 2026-07-28.
@@ -505,25 +509,22 @@ class CaseContext:
             response = self._send_opening(self.make_initialize(version), within_s)
             if "result" in response:
                 self.send(INITIALIZED)
-        self.opened = True
         if "result" not in response:
             raise Violation(f"the opening was refused: {excerpt(response['error'])}")
+        self.is_open = True
         return response["result"]
 
     def _send_opening(self, message: Message, within_s: float | None) -> Message:
         """Send the first request of the session, and return its response."""
-        try:
+        # After a Crash, let wait_for_response() raise one, because its text names the request.
+        with suppress(Crash):
             self.send(message)
-        except Crash:
-            # If the process has ended, let wait_for_response() raise: its text names the request.
-            if self.process.exit_code is None:
-                raise
         within_s = self.settings.start_s if within_s is None else within_s
         return self.wait_for_response(message["id"], within_s)
 
     def close_stdin(self) -> None:
         """Close stdin. From then on, the process may end."""
-        self.ended = True
+        self.may_end = True
         self.process.close_stdin()
 
     def wait_for_exit(
@@ -532,14 +533,14 @@ class CaseContext:
         failure: type[CheckFinding] = Hang,
         within_s: float | None = None,
     ) -> int:
-        """Wait until the process and all processes that it started have ended.
+        """Wait until the process and all processes that it started have ended. Sets may_end.
 
         cause: the reason why the process should end, for the text of the finding.
         failure: the class of the finding that is raised if one of the processes still runs.
         within_s: how long to wait; None for exit_s of the settings.
         Returns the exit code of the process.
         """
-        self.ended = True
+        self.may_end = True
         within_s = self.settings.exit_s if within_s is None else within_s
         if not self.process.wait_for_exit(within_s):
             raise failure(f"still running {within_s:g} s after {cause}")
@@ -548,14 +549,15 @@ class CaseContext:
         return code
 
     def require_exit(self, cause: str) -> int:
-        """Wait until the process has ended, and return its exit code.
+        """Wait as wait_for_exit() does, but raise Violation if only child processes still run.
 
-        cause: the reason why the process should end, for the error text.
-        Raises Hang if the process still runs, and Violation if processes that it started still run.
+        cause: the reason why the process should end, for the text of the finding.
+        Returns the exit code of the process. Raises Hang if the process itself still runs.
         """
         try:
             return self.wait_for_exit(cause)
         except Hang:
+            # The Hang may be due to the processes that the process has started.
             if self.process.exit_code is None:
                 raise
             left = sorted(process_stats.find_group_pids(self.process.pid) or ())
@@ -564,7 +566,10 @@ class CaseContext:
 
 
 def tool_result_text(response: Message) -> str | None:
-    """Return the text blocks of a tool's result as one text; None for an error, or without text."""
+    """Return the text blocks of a tool's result as one text.
+
+    Returns None for an error response, for a result with isError, and for a result without text.
+    """
     result = as_object(response.get("result"))
     content = as_array(result.get("content")) if result and not result.get("isError") else None
     blocks = [

@@ -1,6 +1,6 @@
-"""The verdicts of `concertino check`, and the exceptions that say what a server has done wrong.
+"""The verdicts of `concertino check`, and the exceptions that stand for them, called findings.
 
-Such an exception is called a finding. The verdict of a case is the worst among its findings.
+The verdict of a case is the worst among its findings.
 """
 
 from __future__ import annotations
@@ -26,18 +26,21 @@ class CheckFinding(Exception):
     A case raises a CheckFinding to end, or passes it to CaseContext.report() to continue. The text
     says what happened.
 
-    verdict: the verdict on the case, unless the case has another finding with a worse verdict.
+    verdict: the verdict on the case, unless the case has another finding with a worse verdict: a
+        higher rank in RANK.
     """
 
-    verdict: Verdict = "wrong"
+    verdict: Verdict
 
 
 class Violation(CheckFinding):
     """The server broke a MUST of JSON-RPC or MCP, or one of the invariants in invariants.py.
 
-    After malformed input, only a broken invariant is a Violation, because the check itself has
-    broken the rules of the protocol first.
+    A case that has sent malformed input raises a Deviation instead, because the check itself has
+    broken the protocol first. Only the invariants still hold then.
     """
+
+    verdict = "wrong"
 
 
 class Deviation(CheckFinding):

@@ -6,8 +6,8 @@
 - The case left no extra memory, descriptors or processes in use.
 
 A case is one test of `concertino check`, which causes a fault at a new server process. run.py calls
-these functions after it. They report findings: a Violation is a broken rule, a Deviation is less
-severe, and after a Crash or a Hang the process does not serve any more (findings.py).
+these functions after each case. They report findings: a Violation is a broken rule, a Deviation is
+less severe, and after a Crash or a Hang the process does not serve any more (findings.py).
 """
 
 from __future__ import annotations
@@ -25,24 +25,30 @@ MIB = 2**20
 SPARE_BYTES = 64 * MIB
 # This many descriptors may be opened during a case and stay open, such as a log file.
 SPARE_DESCRIPTORS = 4
-# A larger growth of the memory or of the number of descriptors is a Deviation. It is a Violation if
-# the case has sent only valid messages and the memory has grown by LEAK_BYTES more than is allowed,
-# or the number of descriptors by more than LEAK_DESCRIPTORS: a server with such a leak soon ends.
-LEAK_BYTES = 256 * MIB
+# More is a Deviation. After a case that has sent only valid messages, it is a Violation if
+# - the memory has grown by EXCESS_BYTES more than is allowed, or
+# - more than LEAK_DESCRIPTORS descriptors were opened.
+# A server with such a leak soon ends.
+EXCESS_BYTES = 256 * MIB
 LEAK_DESCRIPTORS = 64
+# Clients wait about 5 s for the exit of a server. That limit has cases of its own, in section 7.
+EXIT_S = 2.0
 
 
 def check_running(context: CaseContext, before: ProcessStats | None) -> None:
     """Check at the end of a case that the server still serves requests and has freed its resources.
 
-    Reports a Violation or a Deviation to the context, and raises Crash or Hang.
+    Reports a growth as a Deviation or a Violation. Raises Crash or Hang if the server no longer
+    serves, and Violation if a request has no response.
 
-    before: the server's resources at the beginning of the case; None if they were not measured.
+    before: the server's resources at the beginning of the case. None: resources are not compared,
+        because the session was not open then, or there is no /proc.
     """
     process = context.process
     if process.exit_code is not None:
         raise process.crash_or_hang("although nothing had asked it to end")
-    if not context.opened:
+    # After a case that has opened no session, the server must still be able to open one.
+    if not context.is_open:
         context.open()
 
     missing = [
@@ -63,7 +69,11 @@ def check_running(context: CaseContext, before: ProcessStats | None) -> None:
 
 
 def check_output(context: CaseContext) -> None:
-    """Check everything that the server has written to stdout so far, and report findings."""
+    """Report what is wrong with the server's stdout so far.
+
+    That are lines that are no messages, responses to nothing, second responses to a request, errors
+    without an id, requests that the era forbids, and stack traces.
+    """
     output = context.process.output
     # The first few lines are enough to find the cause.
     for line in output.stray_lines[:3]:
@@ -73,7 +83,7 @@ def check_output(context: CaseContext) -> None:
     for key, responses in output.responses.items():
         expected = context.expected.get(key)
         if expected is None:
-            if not context.allows_unknown_id(key[1]):
+            if not context.is_unknown_id_allowed(key[1]):
                 context.report(
                     Violation(f"an answer with an id that was never sent: {excerpt(responses[0])}")
                 )
@@ -98,22 +108,24 @@ def check_output(context: CaseContext) -> None:
 
 
 def check_shutdown(context: CaseContext) -> None:
-    """Close the server's stdin, as a client does. Report a crash, and processes that are left."""
+    """Close the server's stdin, as a client does. Report a crash, and child processes left over.
+
+    A server that does not end is not reported, because the cases of section 7 test that.
+    """
     process = context.process
-    if context.ended or process.exit_code is not None:
+    if context.may_end or process.exit_code is not None:
         return
 
     process.close_stdin()
     # If the server has ignored the end of its input before the first case, it will ignore it now
     # too, so do not wait long.
-    within_s = 2.0 if context.server.obeys_eof else 0.2
+    within_s = EXIT_S if context.server.obeys_eof else 0.2
     process.wait_until(lambda: process.exit_code is not None, within_s)
     code = process.exit_code
     if code is None:
-        # Do not report this for each case, because the cases of section 7 test it.
         return
 
-    if not process.wait_for_exit(2.0):
+    if not process.wait_for_exit(EXIT_S):
         left = sorted(process_stats.find_group_pids(process.pid) or ())
         context.report(
             Violation(f"the server ended, but processes that it started still run: {left}")
@@ -150,7 +162,7 @@ def _check_resources(context: CaseContext, before: ProcessStats | None) -> None:
     if (growth := now.rss_bytes - before.rss_bytes) > allowed:
         limit = f"{allowed / MIB:.0f} MiB are allowed"
         text = f"memory grew by {growth / MIB:.0f} MiB and did not shrink; {limit}"
-        is_leak = keeps_rules and growth > allowed + LEAK_BYTES
+        is_leak = keeps_rules and growth > allowed + EXCESS_BYTES
         context.report(Violation(text) if is_leak else Deviation(text))
     if (more := now.descriptors - before.descriptors) > SPARE_DESCRIPTORS:
         text = f"{more} more descriptors are open than before"

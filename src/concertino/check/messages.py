@@ -21,8 +21,12 @@ Message = dict[str, Any]
 # MODERN there is no handshake: each request has the revision and the capabilities in `_meta`.
 LEGACY = "2025-11-25"
 MODERN = "2026-07-28"
-VERSION = "io.modelcontextprotocol/protocolVersion"
-CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+# The keys of these two in `_meta`.
+VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
+CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
+
+# An id of no request. Cases refer to it where the server must not find a request.
+UNUSED_ID = 987654
 
 # At most this many bytes of a stray line are kept, for the report.
 KEPT_STRAY_BYTES = 1000
@@ -70,7 +74,9 @@ def parse_line(line: bytes, *, allow_batch: bool) -> list[Message] | StrayLine:
     except (ValueError, RecursionError):
         return StrayLine(start, "not JSON")
 
-    elements: list[object] = (as_array(content) if allow_batch else None) or [content]
+    batch = as_array(content) if allow_batch else None
+    # An empty array is no batch, and so stays a value that is not an object.
+    elements: list[object] = batch or [content]
     messages: list[Message] = []
     for element in elements:
         message = as_object(element)
@@ -107,7 +113,10 @@ def _find_error(message: Message) -> str:
 
 
 def _find_request_error(message: Message) -> str:
-    """Return the reason why an object with a method is not a valid message; "" if it is one."""
+    """Return the reason why an object with a method is not a valid message; "" if it is one.
+
+    A request of the server with an invalid id counts as valid.
+    """
     if not isinstance(message["method"], str):
         return "method is not a string"
     if "result" in message or "error" in message:
@@ -116,7 +125,7 @@ def _find_request_error(message: Message) -> str:
 
 
 def is_id(value: object) -> TypeGuard[Id]:
-    """Return whether a value can be the id of a response: a string or a number."""
+    """Return whether a value can be the id of a request: a string or a number, and no boolean."""
     return isinstance(value, int | str | float) and not isinstance(value, bool)
 
 
@@ -138,6 +147,7 @@ TRACES = (
 
 def find_stack_trace(message: Message) -> str:
     """Return the text that marks a stack trace in a message; "" if there is none."""
+    # JSON escapes the newlines and tabs that TRACES contain.
     text = json.dumps(message, ensure_ascii=False).replace("\\n", "\n").replace("\\t", "\t")
     return next((mark.strip() for mark in TRACES if mark in text), "")
 
@@ -149,7 +159,7 @@ def excerpt(value: object, limit: int = 240) -> str:
     value: a text, or another value, which is written as JSON.
     limit: the largest number of characters. The middle of a longer text is replaced by "...".
     """
-    # Decode and escape only the beginning of a huge text.
+    # Decode and escape only the beginning of a huge text. A character has at most four bytes.
     if isinstance(value, bytes | bytearray):
         text = bytes(value[: 4 * limit]).decode("utf-8", "backslashreplace")
     elif isinstance(value, str):

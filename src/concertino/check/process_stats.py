@@ -19,11 +19,11 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class ProcessStats(Struct, frozen=True):
-    """Sums over all processes of a group.
+    """The resources of the processes of a group. Each number is the sum over all processes.
 
     pids: the ids of the processes.
-    rss_bytes: the resident memory of the processes now.
-    peak_bytes: the largest resident memory that each process has had so far.
+    rss_bytes: the resident memory now.
+    peak_bytes: the sum of the largest resident memory that each process has had so far.
     descriptors: the number of open descriptors.
     threads: the number of threads.
     cpu_s: the CPU time since the processes were started, in seconds.
@@ -38,7 +38,10 @@ class ProcessStats(Struct, frozen=True):
 
 
 def measure(group: int) -> ProcessStats | None:
-    """Measure the processes in the process group with this id. Returns None without /proc."""
+    """Measure the running processes in the process group with this id.
+
+    Returns None without /proc. If no process of the group runs, all numbers are 0.
+    """
     pids = find_group_pids(group)
     if pids is None:
         return None
@@ -55,6 +58,7 @@ def measure(group: int) -> ProcessStats | None:
             continue
         rss += _parse_kib(status, "VmRSS:")
         peak += _parse_kib(status, "VmHWM:")
+        # Thread count, and CPU time in user and in kernel mode: see _read_stat().
         threads += int(fields[17])
         cpu += (int(fields[11]) + int(fields[12])) / TICKS
     return ProcessStats(
@@ -68,7 +72,10 @@ def measure(group: int) -> ProcessStats | None:
 
 
 def find_group_pids(group: int) -> list[int] | None:
-    """Return the ids of the running processes of a group, without zombies; None without /proc."""
+    """Return the ids of the running processes of a group; None without /proc.
+
+    Zombies do not run. Returns [] if no process of the group runs.
+    """
     try:
         names = os.listdir(PROC)  # noqa: PTH208
     except OSError:
@@ -84,8 +91,10 @@ def find_group_pids(group: int) -> list[int] | None:
             # Z and X are the states of a process that has ended.
             if int(fields[2]) == group and fields[0] not in "ZX":
                 pids.append(int(name))
-    # /proc may exist without being the /proc of Linux.
-    return pids if pids or (PROC / "self" / "stat").exists() else None
+    # Some systems have another /proc than Linux, without these files.
+    if not pids and not (PROC / "self" / "stat").exists():
+        return None
+    return pids
 
 
 def bytes_read(group: int) -> dict[int, int]:
@@ -107,7 +116,7 @@ def find_ancestors(pid: int, group: int) -> list[int]:
     """Return the ids of the parent of a process, of the parent's parent and so on.
 
     Only processes in the group with the id `group` are returned. The last one is the leader of the
-    group, unless the leader has ended.
+    group, unless the leader has ended. Returns [] without /proc, or if the process has ended.
     """
     members = set(find_group_pids(group) or ())
     ancestors: list[int] = []
@@ -122,7 +131,8 @@ def find_ancestors(pid: int, group: int) -> list[int]:
 def cpu_wait_s(group: int) -> float:
     """Return how long this process and a group were ready to run but had no CPU, in seconds.
 
-    Subtract this from measured times: delays of a busy machine are not the server's fault.
+    This is the sum over all their threads since each began. Subtract the difference of two calls
+    from a measured time: delays of a busy machine are not the server's fault.
     """
     # The second field of /proc/PID/task/TID/schedstat, in nanoseconds.
     total_ns = 0
@@ -138,7 +148,7 @@ def cpu_wait_s(group: int) -> float:
 class Stopwatch:
     """Measures how long a process group takes for something, from the creation of this object.
 
-    The time during which the group or this process waited for a CPU is not counted.
+    The time that this process and the group have waited for a CPU (cpu_wait_s()) is not counted.
 
     group: the id of the process group.
 
@@ -152,7 +162,7 @@ class Stopwatch:
         self.began = time.monotonic()
 
     def elapsed_s(self, until: float | None = None) -> float:
-        """Return the seconds since the creation, without those in which the group had no CPU.
+        """Return the seconds since the creation, without the time of waiting for a CPU until now.
 
         until: the end of the time to measure, as a value of time.monotonic(); None for now.
         """

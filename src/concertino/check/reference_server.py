@@ -113,6 +113,7 @@ def _raise(how: str) -> str:
     # A recursion without an end, which raises RecursionError.
     if how == "RecursionError":
         return _raise(how)
+    # Make a new exception each time, because a raised one keeps its traceback.
     raise type(EXCEPTIONS[how])(*EXCEPTIONS[how].args)
 
 
@@ -220,7 +221,7 @@ def _write_everywhere() -> None:
 
 @server.tool
 async def disturb() -> str:
-    """Change settings of the whole process."""
+    """Change settings of the whole process that a server might rely on."""
     import io
     import locale
     import signal
@@ -236,6 +237,7 @@ async def disturb() -> str:
         asyncio.set_event_loop_policy(policy)  # pyright: ignore[reportDeprecated]
     sys.stdout = io.StringIO()
     sys.stderr = None
+    # A server that has moved its pipes to other descriptors still serves.
     os.close(0)
     os.close(1)
     return "changed"

@@ -28,9 +28,10 @@ COLOURS: dict[Verdict, str] = {
     "crash": "31;1",
     "skipped": "2",
 }
-# The width of a case's name, and of a line of an explanation, in columns.
+# The widths of a case's name, of the heading of an explanation, and of a line of its text.
 NAME_WIDTH = 28
-WIDTH = 110
+HEADING_WIDTH = 9
+TEXT_WIDTH = 110
 
 
 class TerminalReport:
@@ -54,15 +55,15 @@ class TerminalReport:
         noun = "tool" if count == 1 else "tools"
         tools = f"{count} {noun}, {len(server.tools)} of them known to the cases"
         name = f"{server.name or 'a server'} {server.version}"
-        # The text would not fit into 80 columns as one line.
         revision = "2026-07-28" if server.era == "modern" else server.revision
+        # Two lines, because one would not fit into 80 columns.
         lines = [f"{name}: {' and '.join(eras)}", f"{tools}; most cases speak {revision}"]
         for note in server.notes:
             lines += _format_paragraph("note", note)
         return "\n".join(lines)
 
     def format_result(self, result: CaseResult) -> str:
-        """Return one line for a result, and an explanation below it if the verdict is bad.
+        """Return one line for a result, and an explanation below it unless it is `ok` or `skipped`.
 
         The first result of a section gets the heading of the section.
         """
@@ -89,6 +90,7 @@ class TerminalReport:
 def _explain(result: CaseResult) -> list[str]:
     """Return lines: what the case did, expected and observed, and the end of the server's log."""
     case = result.case
+    # Each heading begins the sentence in its paragraph: it sends ..., expected an error ...
     lines = _format_paragraph("it", case.does)
     lines += _format_paragraph("expected", f"{case.expected} [{case.source}]")
     for sentence in result.observed:
@@ -101,7 +103,7 @@ def _explain(result: CaseResult) -> list[str]:
     for number, line in enumerate(stderr):
         # Only the first line has the heading.
         heading = "stderr" if number == 0 else ""
-        lines.append(f"      {heading:9} {line[:WIDTH]}")
+        lines.append(f"      {heading:{HEADING_WIDTH}} {line[:TEXT_WIDTH]}")
     return lines
 
 
@@ -120,6 +122,7 @@ def format_skips(results: Sequence[CaseResult]) -> str:
         return ""
     lines = [f"{reasons.total()} of {len(results)} cases were skipped:"]
     lines += [f"{count:5}  {reason}" for reason, count in reasons.most_common()]
+    # These words are in the reasons of ServerUnderTest.find_lack() and CaseContext.find_tool().
     if any(" has no tool " in reason for reason in reasons):
         lines += [
             "  To run them, offer these tools in a test build of the server.",
@@ -157,8 +160,10 @@ def format_json(
     server: facts about the server; None if no session could be opened.
     results: the results, in the order of the cases.
     exit_code: the exit code of the command.
-    problem: the reason why no session could be opened; otherwise "".
-    cut_off: the reason why the run ended before its last case, such as Ctrl-C; otherwise "".
+    problem: why no session could be opened, or after how many cases the run was cut off; "" if all
+        cases were run.
+    cut_off: what ended the run before its last case: the name of a signal, or what became of
+        stdout; "" if nothing did.
     """
     counts = Counter(result.verdict for result in results)
     cases = [
@@ -206,5 +211,8 @@ def _format_paragraph(heading: str, text: str) -> list[str]:
     heading: the word before the first line.
     """
     safe = excerpt(text, 900)
-    first, *rest = textwrap.wrap(safe, WIDTH, break_long_words=True, break_on_hyphens=False) or [""]
-    return [f"      {heading:9} {first}", *(f"      {'':9} {line}" for line in rest)]
+    lines = textwrap.wrap(safe, TEXT_WIDTH, break_long_words=True, break_on_hyphens=False) or [""]
+    headings = [heading, *[""] * (len(lines) - 1)]
+    return [
+        f"      {head:{HEADING_WIDTH}} {line}" for head, line in zip(headings, lines, strict=True)
+    ]

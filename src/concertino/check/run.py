@@ -2,8 +2,8 @@
 
 A case causes one fault, such as a malformed message, and checks how the server reacts.
 inspect_server() finds out facts about the server, then run_cases() runs the cases, each with a new
-process of the server. After each case, the invariants are checked, which hold whatever the fault
-(invariants.py). A finding says what was wrong; the worst one is the verdict on the case
+process of the server. After each case, run_cases() checks the invariants, rules that hold after
+every fault (invariants.py). A finding says what was wrong; the worst one is the verdict on the case
 (findings.py).
 
 An era is "legacy" for the revisions up to 2025-11-25, which begin with `initialize`, or "modern"
@@ -86,7 +86,8 @@ def run_cases(
 ) -> list[CaseResult]:
     """Run the cases, each with a new process of the server, and return all results.
 
-    All processes are killed at the end, even on Ctrl-C.
+    Ctrl-C, or an exception of on_result, ends the run and is raised. In any case, all processes of
+    the server are killed at the end.
 
     server: the facts about the server, from inspect_server().
     on_result: called with each result, in the order of the cases.
@@ -119,23 +120,21 @@ def _run_case(server: ServerUnderTest, case: Case) -> CaseResult:
         return CaseResult(case, verdict="skipped", seconds=0.0, observed=(lack,))
 
     began = time.monotonic()
-    findings: list[CheckFinding] = []
-    context: CaseContext | None = None
     with ServerProcess(server.command, case.stdio or PLAIN, make_environment()) as process:
+        context = CaseContext(server, process, case.era)
+        findings = context.findings
         try:
-            context = CaseContext(server, process, case.era)
-            findings = context.findings
             if case.opens:
                 context.open()
             # What the process uses before the fault, to compare it with what it uses afterwards.
-            before = process_stats.measure(process.pid) if context.opened else None
+            before = process_stats.measure(process.pid) if context.is_open else None
             case.run(context)
-            if not context.ended:
+            if not context.may_end:
                 invariants.check_running(context, before)
         except CheckFinding as finding:
             findings.append(finding)
-        if context is not None and not any(isinstance(item, SkipCase) for item in findings):
-            _finish_case(context, findings)
+        if not any(isinstance(item, SkipCase) for item in findings):
+            _finish_case(context)
         stderr = process.stderr.format_last_lines()
 
     verdict = _grade(case, findings)
@@ -151,17 +150,16 @@ def _run_case(server: ServerUnderTest, case: Case) -> CaseResult:
     )
 
 
-def _finish_case(context: CaseContext, findings: list[CheckFinding]) -> None:
-    """End the process and check all of its output. Findings are added to `findings`."""
-    is_lost = any(RANK[finding.verdict] > RANK["wrong"] for finding in findings)
+def _finish_case(context: CaseContext) -> None:
+    """End the process, and check all of its output. Adds to the findings of the context."""
+    is_lost = any(RANK[finding.verdict] > RANK["wrong"] for finding in context.findings)
     try:
         # After a Crash or a Hang, closing stdin would show nothing new.
         if not is_lost:
             invariants.check_shutdown(context)
-        context.ended = True
         invariants.check_output(context)
     except CheckFinding as finding:
-        findings.append(finding)
+        context.report(finding)
 
 
 def _grade(case: Case, findings: Sequence[CheckFinding]) -> Verdict:
@@ -283,6 +281,7 @@ def _record_tools(server: ServerUnderTest, context: CaseContext) -> None:
         if cursor is None:
             break
     server.tool_names = tuple(str(tool.get("name")) for tool in listed)
+    # What clients show to a model. describe_list() notes a list that is too long for that.
     fields = ("name", "description", "inputSchema")
     texts = (json.dumps([tool.get(name) for name in fields], ensure_ascii=False) for tool in listed)
     server.add_notes(

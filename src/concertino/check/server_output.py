@@ -56,7 +56,7 @@ class ServerOutput:
         self._total_bytes = 0
 
     def feed(self, chunk: bytes) -> None:
-        """Read the next bytes of stdout. Raises Violation after more than MAX_OUTPUT_BYTES."""
+        """Take the next bytes of stdout. Raises Violation after more than MAX_OUTPUT_BYTES."""
         self._total_bytes += len(chunk)
         if self._total_bytes > MAX_OUTPUT_BYTES:
             raise Violation(f"more than {MAX_OUTPUT_BYTES >> 20} MiB on stdout in one case")
@@ -78,7 +78,7 @@ class ServerOutput:
     def reset_volume(self) -> None:
         """Allow MAX_OUTPUT_BYTES again from now on.
 
-        Call this after the messages received so far were dropped.
+        For a long run that has emptied the lists and dicts above itself, as soak/pressure.py does.
         """
         self._total_bytes = 0
 

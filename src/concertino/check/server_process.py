@@ -27,7 +27,7 @@ from concertino.check.messages import excerpt
 from concertino.check.server_output import ServerOutput
 from concertino.check.stdio_setup import (
     PLAIN,
-    OwnEnds,
+    CheckEnds,
     StdioSetup,
     close_descriptor,
     open_stdio,
@@ -60,7 +60,7 @@ class StderrTail:
         self.total_bytes = 0
 
     def feed(self, chunk: bytes) -> None:
-        """Read the next bytes of stderr."""
+        """Take the next bytes of stderr."""
         self.total_bytes += len(chunk)
         self.tail += chunk
         del self.tail[:-STDERR_TAIL_BYTES]
@@ -86,13 +86,13 @@ class ServerProcess:
     environment: the environment of the process; None for that of this process.
 
     Attributes:
-    ends: the descriptors with which the check writes the server's stdin, and reads its stdout and
-        stderr.
     output: the messages that the process has written to stdout.
     stderr: the last part of what the process has written to stderr.
-    popen: the process.
     pid: the id of the process, and of its process group.
-    eof: whether stdout has ended.
+    eof: whether stdout has ended, or the check has closed it.
+    ends: the descriptors with which the check writes the server's stdin, and reads its stdout and
+        stderr. Cases only ask whether a descriptor is open.
+    popen: the process. Use exit_code to ask whether it has ended.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class ServerProcess:
     ) -> None:
         self.output = ServerOutput()
         self.stderr = StderrTail()
-        self.ends = OwnEnds()
+        self.ends = CheckEnds()
         server_ends: list[int] = []
         try:
             server_ends = open_stdio(setup, self.ends)
@@ -158,7 +158,8 @@ class ServerProcess:
 
         Returns False after within_s seconds, or earlier if the process and its children have ended
         and all their output was read.
-        condition: called after each event.
+
+        condition: called at first, after each chunk of output, and at least each POLL_S seconds.
         read_stdout: False to read only stderr meanwhile, like a client that is slow to read.
         """
         deadline = time.monotonic() + within_s
@@ -169,8 +170,8 @@ class ServerProcess:
             # Ask for the exit before reading. In the opposite order, the last output could arrive
             # after the reading and before the exit, and would not be read.
             has_exited = self.exit_code is not None
-            came = self._poll_once(min(remaining_s, POLL_S), read_stdout=read_stdout)
-            if has_exited and not came and self.eof and not self.is_group_running():
+            has_events = self._poll_once(min(remaining_s, POLL_S), read_stdout=read_stdout)
+            if has_exited and not has_events and self.eof and not self.is_group_running():
                 return condition()
         return True
 
@@ -246,15 +247,18 @@ class ServerProcess:
         rest = memoryview(data)
         while rest:
             try:
-                rest = rest[os.write(self.ends.stdin, rest[:CHUNK_BYTES]) :]
-                continue
+                count = os.write(self.ends.stdin, rest[:CHUNK_BYTES])
             except BlockingIOError:
-                pass
+                count = 0
             except OSError:
-                # Wait for the exit code, which belongs in the report.
+                # Wait a moment for the exit code, which belongs in the report.
                 self.wait_until(lambda: self.exit_code is not None, 1.0)
                 raise self.crash_or_hang(STDIN_CLOSED) from None
+            rest = rest[count:]
+            if count:
+                continue
 
+            # The pipe is full.
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
                 left = f"{len(rest)} bytes of {len(data)} are left"
@@ -316,7 +320,8 @@ class ServerProcess:
         self.ends.close_stderr()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to the whole process group, as a terminal does."""
+        """Send a signal to the process group, as a terminal does. Does nothing if it has ended."""
+        # macOS raises PermissionError for a group that has only zombies.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 

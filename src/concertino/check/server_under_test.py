@@ -1,7 +1,9 @@
 """ServerUnderTest: facts about the server that `concertino check` tests.
 
-These are, for example, the revisions that the server supports and the tools that cases can call. A
-case causes one fault, and checks how the server reacts. Some cases need a tool, such as `echo` or
+These are, for example, the revisions that the server supports and the tools that cases can call.
+inspect_server() (run.py) finds them out before the first case.
+
+A case causes one fault, and checks how the server reacts. Some cases need a tool, such as `echo` or
 `sleep`. The check recognizes a tool by its name and the names of its arguments.
 docs/reference/check.md describes what each tool must do. The check also recognizes a few tools of
 the official example server, so that this server can be checked without changes.
@@ -31,15 +33,16 @@ def make_environment() -> dict[str, str]:
 class CheckSettings(Struct, frozen=True):
     """Time limits in seconds, and other settings of the check.
 
-    timeout_s: how long to wait for a response.
+    timeout_s: how long to wait for a response. Cases that send megabytes or many requests wait
+        three or six times as long.
     start_s: how long to wait for the first response of a process. This includes the time in which
         npx downloads the server.
     served_s: how soon the server must answer the next request after a fault.
     grace_s: how long to wait for a response that the server need not send.
     exit_s: how soon the server must end after its stdin was closed. Clients wait about as long
         before they kill a server.
-    orphan_s: how soon the server must end after its parent process has ended, which it may notice
-        only after 5 s without input.
+    orphan_s: how soon the server must end after its parent process has ended. A server may notice
+        that end only after 5 s without input.
     message_limit_bytes: the largest message that the server is expected to accept.
     era: "legacy" to check only revisions with a handshake, "modern" to check only 2026-07-28, None
         to check both. With None, a case without an era of its own uses "legacy" if the server
@@ -57,7 +60,7 @@ class CheckSettings(Struct, frozen=True):
 
 
 class ToolShape(Struct, frozen=True):
-    """The name and the arguments by which the check recognizes a tool that cases can call.
+    """One form in which a server may offer a tool that cases call. TOOLS has all forms.
 
     name: the tool's name at the server.
     arguments: the name of an argument in the cases -> the tool's own name of the argument.
@@ -90,14 +93,15 @@ TOOLS: dict[str, tuple[ToolShape, ...]] = {
     "noise": (ToolShape("noise", {"bytes": "bytes"}),),
     "leak": (ToolShape("leak", {"secret": "secret"}),),
 }
-# Tools that can misbehave in several ways. The choices are read from the enum in their schema.
+# The names, in the cases, of tools that can misbehave in several ways. The ways are read from the
+# enum in the tool's schema.
 TOOLS_WITH_CHOICES = ("fail", "give", "say", "fork")
 
 
 class CheckTool(Struct, frozen=True):
     """A tool of the server that cases can call.
 
-    shape: the name of the tool, and the names of its arguments.
+    shape: the form that the server's tool has.
     choices: the allowed values of the tool's argument `how` or `what`; () for a tool without such
         an argument.
     """
@@ -124,14 +128,15 @@ class ServerUnderTest(Struct):
         `initialize`.
     legacy: whether the server supports a revision with a handshake, up to 2025-11-25.
     modern: whether the server supports 2026-07-28.
-    tools: name of a tool in the cases -> the server's tool, for all tools that cases can call.
     offers_tools: whether the server declares the capability `tools`.
-    tool_names: the server's own names of all its tools.
+    tool_names: the names of all tools of the server.
+    tools: the tools among them that cases can call: a key of TOOLS -> the server's tool.
     echo_frame: the texts that the server's echo tool adds before and after the echoed text.
     opening_s: how many seconds it took to start the server and to open a session; the longest time
         of all eras.
     obeys_eof: whether the server exits when its stdin is closed.
-    notes: sentences about names and texts of the server that clients would cut or leave out.
+    notes: sentences about names and texts of the server that some clients would cut or leave out,
+        because they are too long.
     """
 
     command: Sequence[str]
@@ -141,9 +146,9 @@ class ServerUnderTest(Struct):
     revision: str = ""
     legacy: bool = False
     modern: bool = False
-    tools: dict[str, CheckTool] = {}
     offers_tools: bool = False
     tool_names: tuple[str, ...] = ()
+    tools: dict[str, CheckTool] = {}
     echo_frame: tuple[str, str] = ("", "")
     opening_s: float = 0.0
     obeys_eof: bool = True
@@ -155,7 +160,7 @@ class ServerUnderTest(Struct):
 
     @property
     def era(self) -> str:
-        """Return the era of the sessions in cases that do not name an era."""
+        """Return the era of cases that name none: settings.era, or else legacy if supported."""
         return self.settings.era or ("legacy" if self.legacy else "modern")
 
     def find_lack(self, needs: Sequence[str]) -> str:
@@ -181,9 +186,12 @@ def find_tools(listed: Sequence[Message]) -> dict[str, CheckTool]:
     """
     tools: dict[str, CheckTool] = {}
     for name, shapes in TOOLS.items():
-        matches = (_match_tool(tool, shape) for shape in shapes for tool in listed)
-        if (match := next(filter(None, matches), None)) is not None:
-            tools[name] = match
+        matches = [_match_tool(tool, shape) for shape in shapes for tool in listed]
+        # The first match has the preferred shape.
+        for match in matches:
+            if match is None or (name in TOOLS_WITH_CHOICES and not match.choices):
+                continue
+            tools.setdefault(name, match)
     return tools
 
 
@@ -209,6 +217,4 @@ def _match_tool(tool: Message, shape: ToolShape) -> CheckTool | None:
     for name in shape.arguments.values():
         if values := as_array((as_object(properties[name]) or {}).get("enum")):
             choices = tuple(value for value in values if isinstance(value, str))
-    if shape.name in TOOLS_WITH_CHOICES and not choices:
-        return None
     return CheckTool(shape, choices)

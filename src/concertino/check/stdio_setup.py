@@ -22,9 +22,9 @@ Kind = Literal["pipe", "socket", "terminal", "file", "null", "closed", "full", "
 class StdioSetup(Struct, frozen=True):
     """The kinds of a server's stdin, stdout and stderr.
 
-    `file` is a regular file, `null` is /dev/null, `full` is /dev/full, `closed` is no descriptor at
-    all, and `unread` is a pipe that the check does not read.
-
+    stdin, stdout, stderr: `pipe`, `socket`, `terminal`, `file` for a regular file, `null` for
+        /dev/null, `full` for /dev/full, or `closed` for no descriptor at all. stderr may also be
+        `unread`, a pipe that the check does not read.
     content: the content of a `file` as stdin. A `file` as stdout or stderr is empty at first.
     small_pipe: whether the pipe of stdout has a capacity of only 4 KiB.
     nonblocking: whether stdin and stdout have O_NONBLOCK set.
@@ -43,7 +43,7 @@ class StdioSetup(Struct, frozen=True):
 PLAIN = StdioSetup()
 
 
-class OwnEnds(Struct):
+class CheckEnds(Struct):
     """The descriptors at the check's ends of the server's stdin, stdout and stderr.
 
     A descriptor is -1 if the check has closed its end, or if the stream is a file or device without
@@ -86,17 +86,18 @@ def close_descriptor(descriptor: int) -> int:
     return -1
 
 
-def open_stdio(setup: StdioSetup, ends: OwnEnds) -> list[int]:
+def open_stdio(setup: StdioSetup, ends: CheckEnds) -> list[int]:
     """Open pipes, files or terminals for a server's stdin, stdout and stderr.
 
     A pipe, a socket or a terminal has two ends: the server gets one, the check keeps the other.
 
     setup: what to open for each stream.
     ends: the object into which this function writes the descriptors of the check's ends, which are
-        non-blocking.
-    Returns the descriptors of the server's ends: stdin, stdout, stderr. The caller closes them when
-    it has started the server. Raises OSError if a file cannot be opened. The caller then closes
-    `ends`, and the server's ends are closed already.
+        non-blocking. The caller must close `ends`, also after an error.
+
+    Returns the descriptors of the server's ends: stdin, stdout, stderr. The caller must close them
+    after it has started the server. Raises OSError if a file cannot be opened; then the server's
+    ends are closed.
     """
     server_ends: list[int] = []
     try:
@@ -139,8 +140,8 @@ def _open_stream(kind: Kind, content: bytes, *, is_input: bool) -> tuple[int, in
         reader, writer = os.pipe()
         return (reader, writer) if is_input else (writer, reader)
     if kind == "socket":
-        one, other = socket.socketpair()
-        return one.detach(), other.detach()
+        server_end, check_end = socket.socketpair()
+        return server_end.detach(), check_end.detach()
     if kind == "terminal":
         return _open_terminal()
     if kind == "file":
@@ -158,14 +159,14 @@ def _open_terminal() -> tuple[int, int]:
 
     Returns the descriptors of the server's end and of the check's end.
     """
-    own_end, server_end = pty.openpty()
+    check_end, server_end = pty.openpty()
     flags = termios.tcgetattr(server_end)
     # No translation of newlines, no echo, and no line mode, which cuts lines at 4096 bytes. The
     # indices are those of termios.tcgetattr(): 1 for output modes, 3 for local modes.
     flags[1] &= ~termios.OPOST
     flags[3] &= ~(termios.ECHO | termios.ICANON)
     termios.tcsetattr(server_end, termios.TCSANOW, flags)
-    return server_end, own_end
+    return server_end, check_end
 
 
 def shell_prefix(setup: StdioSetup) -> list[str]:
@@ -174,6 +175,7 @@ def shell_prefix(setup: StdioSetup) -> list[str]:
     A shell is needed for setup.wrapped, and to close the `closed` streams, because subprocess.Popen
     cannot start a process without one of its three descriptors.
     """
+    # The last "sh" is $0; the words of the command that follow are "$@".
     if setup.wrapped:
         # With a second command, the shell must stay and wait, instead of becoming the server.
         return ["sh", "-c", '"$@"; true', "sh"]

@@ -5,6 +5,8 @@ case. It gets the CaseContext of a server process, causes a fault, and raises a 
 server reacts wrongly. A Violation breaks a MUST of the specification, a Deviation only a stricter
 rule of this project, and in a Hang the process no longer answers (findings.py). CASES, at the end,
 has the name and the expected reaction of each case.
+
+require_service() waits until the server has read everything that was sent before.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from concertino.check import process_stats
 from concertino.check.case import Case
 from concertino.check.case_context import CaseContext
 from concertino.check.findings import Deviation, Hang, Violation
-from concertino.check.messages import Message, excerpt
+from concertino.check.messages import UNUSED_ID, Message, excerpt
 
 PING = "basic/utilities/ping: MUST respond promptly"
 CANCEL = "basic/utilities/cancellation (2026-07-28: basic/patterns/cancellation)"
@@ -50,7 +52,7 @@ def ping_during_block(context: CaseContext) -> None:
 
 
 def block_64_threads(context: CaseContext) -> None:
-    """Send 64 calls that block, and a ping. The ping must not wait for most of the calls."""
+    """Send 64 calls that block, and a ping. The ping must wait for at most 32 of them."""
     calls = [context.make_call("block", seconds=0.3) for _ in range(64)]
     context.send(*calls)
     ping = context.make_ping()
@@ -97,6 +99,7 @@ def cancel_call(context: CaseContext) -> None:
     if context.responses(id):
         raise Deviation("the call was answered before it was over")
 
+    # Wait until after the two seconds of the call.
     context.process.wait_until(lambda: bool(context.responses(id)), 3.0)
     if context.responses(id):
         text = f"a cancelled call was answered: {excerpt(context.responses(id)[0])}"
@@ -114,7 +117,7 @@ def cancel_invalid_ids(context: CaseContext) -> None:
     params: tuple[object, ...] = (
         # A request that was answered already, and one that was never sent.
         {"requestId": done["id"], "reason": "too late"},
-        {"requestId": 987654, "reason": "nobody"},
+        {"requestId": UNUSED_ID, "reason": "nobody"},
         # The right digits with the wrong type, and values that cannot be ids.
         {"requestId": str(done["id"])},
         {"requestId": None},
@@ -176,8 +179,10 @@ def reuse_id(context: CaseContext) -> None:
     id = message["id"]
     context.expect(id, "two requests with one id at a time", least=1, most=2)
     context.send(message)
-    context.send({**message, "method": "tools/list", "params": message["params"]})
+    # The params of the call are unknown to tools/list, which ignores them.
+    context.send({**message, "method": "tools/list"})
     context.wait_for_response(id)
+    # Wait until after the second of the call.
     context.process.wait_until(lambda: len(context.responses(id)) > 1, 3.0)
 
     responses = context.responses(id)
@@ -251,6 +256,7 @@ def report_progress_after_response(context: CaseContext) -> None:
     # of a tool may not notice.
     id = _call_with_progress(context, "tell_late", "late")
     context.wait_for_response(id)
+    # The tool reports 0.2 s after its result.
     context.process.read_for(1.0)
     messages = context.process.output.messages
     if late := _find_progress(messages[messages.index(context.responses(id)[0]) :]):
@@ -303,8 +309,8 @@ def cancel_1000_calls(context: CaseContext) -> None:
     # If the cancelled calls still count as running, this call must wait for half a minute.
     after = context.make_call("sleep", seconds=0.1)
     context.send(after)
-    if context.wait_for_missing([after["id"]]):
-        context.make_optional(after["id"])
+    if context.find_missing_responses([after["id"]]):
+        context.allow_missing_response(after["id"])
         if not context.is_serving():
             raise Hang("after 1,000 cancelled calls the server no longer responds")
         raise Deviation("1,000 cancelled calls still delay the next call")

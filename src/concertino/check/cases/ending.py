@@ -39,7 +39,14 @@ def _require_clean_exit(context: CaseContext, cause: str, *, busy: bool = False)
     try:
         code = context.require_exit(cause)
     except Hang as finding:
-        raise Deviation(str(finding)) if busy else finding from None
+        if busy:
+            raise Deviation(str(finding)) from None
+        raise
+    _require_exit_code_0(context, code, cause)
+
+
+def _require_exit_code_0(context: CaseContext, code: int, cause: str) -> None:
+    """Report a Deviation for an exit code above 0. Raises Crash if a signal ended the process."""
     if code < 0:
         raise Crash(f"died of signal {signal.Signals(-code).name} after {cause}")
     if code:
@@ -58,11 +65,7 @@ def close_stdin_at_start(context: CaseContext) -> None:
     # The process may still be starting, which takes as long as the first opening did.
     within_s = context.start_grace_s + context.settings.exit_s
     cause = "an end of input right at the start"
-    code = context.wait_for_exit(cause, within_s=within_s)
-    if code < 0:
-        raise Crash(f"died of signal {-code} after {cause}")
-    if code:
-        context.report_deviation(f"exit code {code} after {cause}; 0 expected")
+    _require_exit_code_0(context, context.wait_for_exit(cause, within_s=within_s), cause)
 
 
 def close_stdin_inside_message(context: CaseContext) -> None:
@@ -78,7 +81,7 @@ def close_stdin_inside_message(context: CaseContext) -> None:
 def close_stdin_without_newline(context: CaseContext) -> None:
     """Close stdin after a ping without a newline. The response must come back before the exit."""
     message = context.make_ping()
-    context.make_optional(message["id"])
+    context.allow_missing_response(message["id"])
     context.write(encode_line(message).rstrip())
     context.close_stdin()
     _require_clean_exit(context, "an end of input after a line without newline")
@@ -90,7 +93,7 @@ def close_stdin_after_50_calls(context: CaseContext) -> None:
     """Send 50 requests and close stdin. 50 responses must come back before the exit."""
     messages = [context.make_listing() for _ in range(50)]
     for message in messages:
-        context.make_optional(message["id"])
+        context.allow_missing_response(message["id"])
     context.send(*messages)
     context.close_stdin()
     _require_clean_exit(context, "50 calls and the end of input")
@@ -107,7 +110,7 @@ def _start_calls(context: CaseContext, tool: str, *seconds: float) -> list[int]:
     """
     calls = [context.make_call(tool, seconds=number) for number in seconds]
     for call in calls:
-        context.make_optional(call["id"])
+        context.allow_missing_response(call["id"])
     context.send(*calls)
     # The next response shows that the server has read the calls.
     context.require_service()
@@ -134,7 +137,7 @@ def _send_signal(number: int) -> Callable[[CaseContext], None]:
     """Return a function that sends a signal. The process must exit in time with code 0."""
 
     def run(context: CaseContext) -> None:
-        context.ended = True
+        context.may_end = True
         context.process.send_signal(number)
         # The specification mentions SIGTERM alone.
         failure = Hang if number == signal.SIGTERM else Deviation
@@ -168,7 +171,7 @@ def send_sigterm_during_calls(context: CaseContext) -> None:
     The response to the short call must come back, and the process must exit in time.
     """
     short_id, _ = _start_calls(context, "sleep", 0.5, 30)
-    context.ended = True
+    context.may_end = True
     context.process.send_signal(signal.SIGTERM)
     _require_exit_on_signal(context, signal.SIGTERM, "SIGTERM during two calls", Deviation)
     if not context.responses(short_id):
@@ -176,12 +179,12 @@ def send_sigterm_during_calls(context: CaseContext) -> None:
 
 
 def send_sigterm_twice(context: CaseContext) -> None:
-    """Send SIGTERM twice during a call. The process must exit within a second after the second."""
+    """Send SIGTERM twice during a call. It must exit within 1 s after the second signal."""
     process = context.process
     _start_calls(context, "sleep", 30)
-    context.ended = True
+    context.may_end = True
     process.send_signal(signal.SIGTERM)
-    context.read_for(0.3)
+    context.read_until_exit(0.3)
     watch = process_stats.Stopwatch(process.pid)
     process.send_signal(signal.SIGTERM)
     context.wait_for_exit("a second SIGTERM", Deviation)
@@ -193,14 +196,14 @@ def send_sigterm_twice(context: CaseContext) -> None:
 def close_stdout(context: CaseContext) -> None:
     """Close the check's end of stdout, and send pings. The process must exit."""
     # Close only stdout. stdin stays open, so the server does not get the end of its input.
-    context.ended = True
+    context.may_end = True
     context.process.close_stdout()
     messages = [context.make_ping() for _ in range(5)]
     try:
         for message in messages:
-            context.make_optional(message["id"])
+            context.allow_missing_response(message["id"])
             context.send(message)
-            context.read_for(0.2)
+            context.read_until_exit(0.2)
     except Crash:
         # The server has noticed it and has closed stdin, as this case requires.
         pass
@@ -209,7 +212,7 @@ def close_stdout(context: CaseContext) -> None:
 
 def _close_all_pipes(context: CaseContext) -> None:
     """Close all pipes, like a client that dies."""
-    context.ended = True
+    context.may_end = True
     context.process.close_stdout()
     context.process.close_stderr()
     context.process.close_stdin()
@@ -220,7 +223,7 @@ def close_all_pipes(context: CaseContext) -> None:
     # Responses are under way when the pipes close.
     messages = [context.make_request("tools/list") for _ in range(20)]
     for message in messages:
-        context.make_optional(message["id"])
+        context.allow_missing_response(message["id"])
     context.send(*messages)
     _close_all_pipes(context)
     context.wait_for_exit("every pipe to its client was closed")
@@ -230,14 +233,15 @@ def close_all_pipes_during_call(context: CaseContext) -> None:
     """Close all pipes during a call of a minute. The process must exit."""
     _start_calls(context, "sleep", 60)
     _close_all_pipes(context)
+    # A server may wait for its calls, so a late exit is only a Deviation.
     context.wait_for_exit("its client was gone during a call", Deviation)
 
 
 def _find_wrappers(context: CaseContext) -> list[int]:
-    """Return the ids of the processes between the check and the server, such as `uv run`.
+    """Return the ids of the processes that have started the server, such as a shell or `uv run`.
 
-    The server is the process that reads the input. Those of its ancestors that do not read are
-    wrappers. Returns only the shell if nobody is seen reading.
+    The server is the process that reads the input. Its ancestors in the process group are wrappers.
+    If no process is seen reading, returns the id of the shell alone.
     """
     group = context.process.pid
     before = process_stats.bytes_read(group)
@@ -246,21 +250,23 @@ def _find_wrappers(context: CaseContext) -> list[int]:
     readers = [pid for pid in after if after[pid] - before.get(pid, 0) >= PADDING_BYTES]
     for pid in readers:
         ancestors = process_stats.find_ancestors(pid, group)
-        # Behind a proxy there are several readers, and the check speaks to the first one.
-        if ancestors and not set(ancestors) & set(readers):
+        # A proxy reads, too, and so does the server behind it. The check speaks to the proxy, which
+        # has no reader among its ancestors.
+        is_first_reader = not set(ancestors) & set(readers)
+        if ancestors and is_first_reader:
             # End the outermost wrapper first, so that no wrapper notices the end of its child.
             return ancestors[::-1]
     return [group]
 
 
 def kill_wrapper(context: CaseContext) -> None:
-    """Kill the processes between the check and the server. The server must exit by itself."""
+    """Kill the processes that have started the server. The server must exit by itself."""
     process = context.process
     # Without /proc a zombie of the group looks like a running server.
     if process_stats.find_group_pids(process.pid) is None:
         return
     wrappers = _find_wrappers(context)
-    context.ended = True
+    context.may_end = True
     # The pipes stay open, so the server can notice only the death of its parent.
     for pid in wrappers:
         with suppress(ProcessLookupError):
@@ -275,16 +281,16 @@ def start_and_stop_10_times(context: CaseContext) -> None:
     """Start and end the server ten times. Each exit must be clean, without stray output."""
     for _ in range(10):
         with ServerProcess(context.server.command) as process:
-            short = CaseContext(context.server, process)
-            short.open()
-            short.require_service()
-            short.close_stdin()
+            session = CaseContext(context.server, process)
+            session.open()
+            session.require_service()
+            session.close_stdin()
             try:
-                _require_clean_exit(short, "the end of input")
+                _require_clean_exit(session, "the end of input")
             except CheckFinding as finding:
-                short.report(finding)
-            if short.findings:
-                raise short.findings[0]
+                session.report(finding)
+            if session.findings:
+                raise session.findings[0]
             if lines := process.output.stray_lines:
                 raise Violation(f"on stdout at its end: {excerpt(lines[0].line)}")
             # Python prints this if a thread still uses stdin or stdout at the shutdown.

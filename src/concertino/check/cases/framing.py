@@ -40,6 +40,7 @@ def send_100_malformed_lines(context: CaseContext) -> None:
     output = context.process.output
     context.write_malformed_lines(b"{not json}\n" * 100, lines=100)
     context.require_service()
+    # Wait for all of them, so that the invariants see more than 100, too.
     context.process.wait_until(
         lambda: len(output.responses_without_id) >= 100, context.settings.grace_s
     )
@@ -63,23 +64,23 @@ def send_invalid_utf8_argument(context: CaseContext) -> None:
 
 
 def send_bom_first(context: CaseContext) -> None:
-    """Send the first request of the session after a byte order mark. A result must come back."""
+    """Begin the session with a byte order mark and a request. A result must come back."""
     opening = (
         context.make_request("server/discover") if context.modern else context.make_initialize()
     )
     id = opening["id"]
-    context.make_optional(id)
-    context.max_errors_without_id = 1
+    context.allow_missing_response(id)
+    context.max_errors_without_id += 1
     context.write(BOM + encode_line(opening))
 
-    if context.wait_for_missing([id], context.start_grace_s):
+    if context.find_missing_responses([id], context.start_grace_s):
         context.report_deviation("a byte order mark before the first message: no answer on its id")
     elif "error" in context.responses(id)[0]:
         error = excerpt(context.responses(id)[0])
         context.report_deviation(f"a byte order mark before the first message: {error}")
     else:
         # The message has opened the session.
-        context.opened = True
+        context.is_open = True
         if not context.modern:
             context.send(INITIALIZED)
 
@@ -196,20 +197,23 @@ def echo_10_mb(context: CaseContext) -> None:
 
 
 def _make_padded_ping(context: CaseContext, size: int) -> tuple[int, bytes]:
-    """Return the id and the frame of a ping with a given size in bytes, without the newline."""
+    """Return the id and the line of a ping.
+
+    size: the size of the line in bytes, without its newline.
+    """
     message = context.make_ping(params={"_meta": {"example.com/padding": ""}})
     padding = "x" * (size - len(encode_line(message)) + 1)
     message["params"]["_meta"]["example.com/padding"] = padding
-    frame = encode_line(message)
-    assert len(frame) == size + 1
-    return message["id"], frame
+    line = encode_line(message)
+    assert len(line) == size + 1
+    return message["id"], line
 
 
 def send_largest_message(context: CaseContext) -> None:
     """Send a ping of exactly the largest size. A result must come back."""
     limit = context.settings.message_limit_bytes
-    id, frame = _make_padded_ping(context, limit)
-    response = context.probe_line(frame, id, within_s=3 * context.settings.timeout_s)
+    id, line = _make_padded_ping(context, limit)
+    response = context.probe_line(line, id, within_s=3 * context.settings.timeout_s)
     if response is None or "error" in response:
         answer = excerpt(response) if response else "no answer"
         raise Deviation(f"a message of {limit} bytes was not served: {answer}")
@@ -218,8 +222,8 @@ def send_largest_message(context: CaseContext) -> None:
 def send_too_large_message(context: CaseContext) -> None:
     """Send a ping that is one byte too long. An error that names the limit must come back."""
     limit = context.settings.message_limit_bytes
-    id, frame = _make_padded_ping(context, limit + 1)
-    response = context.probe_line(frame, id, within_s=3 * context.settings.timeout_s)
+    id, line = _make_padded_ping(context, limit + 1)
+    response = context.probe_line(line, id, within_s=3 * context.settings.timeout_s)
     if response is None:
         raise Deviation(f"a message of {limit + 1} bytes was answered with silence")
     if "error" not in response:
@@ -243,9 +247,9 @@ def compare_message_sizes(context: CaseContext) -> None:
         before = process_stats.measure(context.process.pid)
         ids: list[int] = []
         for _ in range(count):
-            id, frame = _make_padded_ping(context, total_bytes // count)
+            id, line = _make_padded_ping(context, total_bytes // count)
             ids.append(id)
-            context.write(frame, 3 * context.settings.timeout_s)
+            context.write(line, 3 * context.settings.timeout_s)
         context.wait_for_responses(ids, 3 * context.settings.timeout_s)
         after = process_stats.measure(context.process.pid)
         return after.cpu_s - before.cpu_s if before and after else 0.0
@@ -254,7 +258,7 @@ def compare_message_sizes(context: CaseContext) -> None:
     measure_cpu_s(1)
     many_s = min(measure_cpu_s(16) for _ in range(3))
     one_s = min(measure_cpu_s(1) for _ in range(3))
-    # CPU time has a resolution of 0.01 s.
+    # CPU time has a resolution of 0.01 s, and is added up over several processes and measurements.
     if one_s > 2 * many_s + 0.1:
         size = f"{total_bytes / MIB:.1f} MiB"
         raise Deviation(

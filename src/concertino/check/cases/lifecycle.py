@@ -16,10 +16,10 @@ from concertino.check.case import Case
 from concertino.check.case_context import INITIALIZED, CaseContext
 from concertino.check.findings import Deviation, Hang, Violation
 from concertino.check.messages import (
-    CAPABILITIES,
+    CAPABILITIES_KEY,
     LEGACY,
     MODERN,
-    VERSION,
+    VERSION_KEY,
     Id,
     Message,
     as_array,
@@ -37,10 +37,10 @@ VERSIONING = "2026-07-28 basic/versioning"
 def _send_before_initialize(context: CaseContext, method: str) -> list[Message]:
     """Send a legacy request, open the session, and return the responses to the request."""
     message = context.make_request(method, modern=False)
-    context.make_optional(message["id"])
+    context.allow_missing_response(message["id"])
     context.send(message)
     context.open()
-    context.wait_for_missing([message["id"]], context.settings.grace_s)
+    context.find_missing_responses([message["id"]], context.settings.grace_s)
     return context.responses(message["id"])
 
 
@@ -64,7 +64,7 @@ def ping_before_initialize(context: CaseContext) -> None:
 def omit_initialized_notification(context: CaseContext) -> None:
     """Send a request without notifications/initialized before it. A result must come back."""
     context.exchange(context.make_initialize(), within_s=context.settings.start_s)
-    context.opened = True
+    context.is_open = True
     # Some clients never send the notification; their first request implies it.
     (response,) = context.exchange(context.make_listing())
     if "error" in response:
@@ -77,7 +77,7 @@ def pipeline_handshake(context: CaseContext) -> None:
     opening = context.make_initialize()
     ping = context.make_request("ping", modern=False)
     responses = context.exchange(opening, INITIALIZED, ping, within_s=context.settings.start_s)
-    context.opened = True
+    context.is_open = True
     for response in responses:
         if "error" in response:
             raise Violation(f"in a pipelined handshake: {excerpt(response)}")
@@ -86,10 +86,10 @@ def pipeline_handshake(context: CaseContext) -> None:
 def initialize_again(context: CaseContext) -> None:
     """Send initialize twice. An error must come back, and the session must stay open."""
     message = context.make_initialize()
-    context.make_optional(message["id"])
+    context.allow_missing_response(message["id"])
     context.send(message)
     context.require_service()
-    context.wait_for_missing([message["id"]], context.settings.grace_s)
+    context.find_missing_responses([message["id"]], context.settings.grace_s)
     responses = context.responses(message["id"])
     if not responses:
         context.report_deviation("a second initialize was answered with silence")
@@ -115,7 +115,7 @@ def send_malformed_initialize(context: CaseContext) -> None:
     ids: list[Id] = []
     for params in malformed:
         message = context.make_request("initialize", params, modern=False)
-        context.make_optional(message["id"])
+        context.allow_missing_response(message["id"])
         ids.append(message["id"])
         context.send(message)
     messages = context.process.output.messages
@@ -155,7 +155,7 @@ def _negotiate(context: CaseContext, version: str) -> str:
 def _complete_handshake(context: CaseContext) -> None:
     """Send notifications/initialized, which opens the session."""
     context.send(INITIALIZED)
-    context.opened = True
+    context.is_open = True
 
 
 def offer_unknown_version(context: CaseContext) -> None:
@@ -165,7 +165,7 @@ def offer_unknown_version(context: CaseContext) -> None:
         raise Violation("the server agrees to speak revision 1999-12-31, which does not exist")
     if not revision:
         # After a refusal the server need not serve anything.
-        context.ended = True
+        context.may_end = True
     elif revision not in LEGACY_REVISIONS:
         context.report_deviation(f"revision {excerpt(revision)} was offered in a handshake")
     else:
@@ -178,7 +178,7 @@ def offer_modern_version(context: CaseContext) -> None:
     if revision == MODERN:
         raise Deviation(f"initialize was answered with {MODERN}, which has no handshake")
     if not revision:
-        context.ended = True
+        context.may_end = True
     else:
         _complete_handshake(context)
 
@@ -189,7 +189,7 @@ def _make_revision_case(version: str) -> Case:
     def run(context: CaseContext) -> None:
         revision = _negotiate(context, version)
         if not revision:
-            context.ended = True
+            context.may_end = True
             hint = "another version may be offered instead"
             raise Deviation(f"initialize with {version} was refused; {hint}")
         _complete_handshake(context)
@@ -216,9 +216,9 @@ def discover_before_initialize(context: CaseContext) -> None:
     """Send server/discover, and initialize if that fails. One of the two must succeed."""
     # A client of both eras begins with this request, and falls back to initialize on an error.
     probe = context.make_request("server/discover", modern=True)
-    context.make_optional(probe["id"])
+    context.allow_missing_response(probe["id"])
     context.send(probe)
-    context.wait_for_missing([probe["id"]], context.start_grace_s)
+    context.find_missing_responses([probe["id"]], context.start_grace_s)
     responses = context.responses(probe["id"])
     if responses and "result" in responses[0]:
         _initialize_after_discover(context)
@@ -240,7 +240,7 @@ def _initialize_after_discover(context: CaseContext) -> None:
         context.report_deviation(
             f"initialize after a served server/discover was refused: {excerpt(response)}"
         )
-        context.ended = True
+        context.may_end = True
     else:
         _complete_handshake(context)
 
@@ -309,7 +309,7 @@ def _check_eras(
 
 def request_unsupported_version(context: CaseContext) -> None:
     """Send a request of revision 2099-01-01. Error -32022 must list the supported revisions."""
-    meta: Message = {VERSION: "2099-01-01", CAPABILITIES: {}}
+    meta: Message = {VERSION_KEY: "2099-01-01", CAPABILITIES_KEY: {}}
     response = context.request("tools/list", {"_meta": meta}, modern=False)
     error = response.get("error", {})
     if error.get("code") != UNSUPPORTED_VERSION:
@@ -321,7 +321,7 @@ def request_unsupported_version(context: CaseContext) -> None:
 
 def request_without_capabilities(context: CaseContext) -> None:
     """Send a request of 2026-07-28 without clientCapabilities. Error -32602 must come back."""
-    response = context.request("tools/list", {"_meta": {VERSION: MODERN}}, modern=False)
+    response = context.request("tools/list", {"_meta": {VERSION_KEY: MODERN}}, modern=False)
     if response.get("error", {}).get("code") != -32602:
         raise Violation(
             f"a {MODERN} request without clientCapabilities was answered {excerpt(response)}"
@@ -341,7 +341,7 @@ def request_without_era(context: CaseContext) -> None:
                 f"expected -32602 with the supported versions, got {excerpt(response)}"
             )
 
-    context.opened = True
+    context.is_open = True
     # A server MAY settle on one era by the first request, but that locks out a modern client.
     if "error" in (response := context.request("server/discover")):
         context.report_deviation(
@@ -350,15 +350,15 @@ def request_without_era(context: CaseContext) -> None:
 
 
 def write_session_at_start(context: CaseContext) -> None:
-    """Send the opening and 20 pings before the process can read. All responses must come back."""
+    """Send the handshake and 20 pings before the process can read. All responses must come back."""
     messages: list[Message] = [] if context.modern else [context.make_initialize(), INITIALIZED]
     messages += [context.make_ping() for _ in range(20)]
     context.send(*messages)
     ids: list[Id] = [message["id"] for message in messages if "id" in message]
-    if len(context.wait_for_missing(ids, context.settings.start_s)) == len(ids):
+    if len(context.find_missing_responses(ids, context.settings.start_s)) == len(ids):
         raise Hang("nothing was answered that was written while the process started")
     context.require_results(ids)
-    context.opened = True
+    context.is_open = True
 
 
 CASES = (
@@ -366,7 +366,7 @@ CASES = (
     Case(
         name="request-at-start",
         section=4,
-        does="writes the opening and 20 requests at once, before the process has finished to start",
+        does="writes the opening and 20 requests at once, before the process has finished starting",
         expected="all are kept and answered",
         source=LIFECYCLE,
         run=write_session_at_start,

@@ -25,7 +25,7 @@ CODES = {
 }
 
 
-# The name of a case, what it does, and the line that it sends, without its newline.
+# The name of a case, what it does (Case.does), and the line that it sends, without its newline.
 MalformedLine = tuple[str, str, bytes]
 
 
@@ -35,28 +35,28 @@ def make_cases(
     *lines: MalformedLine,
     id: Id | None = None,
     source: str = "JSON-RPC 2.0 section 5.1; policy: malformed input is answered",
-    silence: bool = False,
+    may_be_silent: bool = False,
 ) -> list[Case]:
     """Return a case for each malformed line.
 
     section: the section of the cases, a key of SECTIONS in case.py.
     codes: the acceptable error codes.
-    lines: the name of each case, what it does, and its line.
+    lines: (name of the case, what it does, the line without its newline).
     id: the id in the lines; None if they have no readable id.
     source: the rule that demands the error.
-    silence: whether it is also acceptable not to respond.
+    may_be_silent: whether it is also acceptable not to respond.
     """
     names = " or ".join(f"{code} ({CODES[code]})" for code in codes)
     place = "without an id or with null" if id is None else f"on id {excerpt(id)}"
     # A server that cannot parse a line cannot know its id.
     if id is not None and PARSE_ERROR in codes:
         place += ", or without one"
-    allowed = ", or silence" if silence else ""
+    allowed = ", or silence" if may_be_silent else ""
     expected = f"one error {names} {place}{allowed}; the next request is served"
 
     def make_case(name: str, does: str, line: bytes) -> Case:
         def run(context: CaseContext) -> None:
-            send_malformed_line(context, line, codes, id, silence=silence)
+            send_malformed_line(context, line, codes, id, may_be_silent=may_be_silent)
 
         return Case(
             name=name, section=section, does=does, expected=expected, source=source, run=run
@@ -71,7 +71,7 @@ def send_malformed_line(
     codes: tuple[int, ...],
     id: Id | None = None,
     *,
-    silence: bool = False,
+    may_be_silent: bool = False,
 ) -> Message | None:
     """Send a malformed line and then a valid request, and return the response to the line.
 
@@ -81,14 +81,14 @@ def send_malformed_line(
     line: the line, without its newline.
     codes: the acceptable error codes.
     id: the id in the line; None if it has no readable id.
-    silence: whether it is also acceptable not to respond.
+    may_be_silent: whether it is also acceptable not to respond.
     """
     if id is not None:
         context.expect(id, f"the line {excerpt(line, 60)}")
     response = context.probe_line(line + b"\n", id)
     shown_line = excerpt(line, 80)
     if response is None:
-        if not silence:
+        if not may_be_silent:
             context.report_deviation(f"{shown_line} was answered with silence")
         return None
     if "error" not in response:

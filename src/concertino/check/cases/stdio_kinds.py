@@ -71,7 +71,7 @@ def read_file_as_stdin(context: CaseContext) -> None:
 def start_without_input(context: CaseContext) -> None:
     """Send nothing. The process must exit with code 0 or 1, and log no stack trace."""
     # The process ends by itself, so its end is no fault.
-    context.ended = True
+    context.may_end = True
     process = context.process
     if not process.wait_for_exit(context.settings.start_s):
         raise Hang(f"still running after {context.settings.start_s:g} s with nothing to read")
@@ -81,6 +81,7 @@ def start_without_input(context: CaseContext) -> None:
     # Both exit codes are sensible: no input may be a session without requests, or a user's mistake.
     if code not in (0, 1):
         raise Deviation(f"exit code {code}; 0 or 1 expected")
+    # The beginnings of stack traces of Python and of JavaScript.
     if b"Traceback" in process.stderr.tail or b"\n    at " in process.stderr.tail:
         raise Deviation("a stack trace on stderr; one line expected")
 

@@ -1,6 +1,6 @@
 """Section 5: tools that fail, return unsendable values, write to stdout, or start processes.
 
-They need tools that a server has for this purpose; docs/reference/check.md describes them.
+These cases need tools that a server has for this purpose; docs/reference/check.md describes them.
 
 `concertino check` has its cases in sections (SECTIONS in case.py). Each public function is one
 case. It gets the CaseContext of a server process, causes a fault, and raises a finding if the
@@ -11,7 +11,6 @@ has the name and the expected reaction of each case.
 
 from __future__ import annotations
 
-from concertino.check import process_stats
 from concertino.check.case import Case
 from concertino.check.case_context import CaseContext, tool_result_text
 from concertino.check.findings import Deviation, Violation
@@ -20,12 +19,15 @@ from concertino.check.server_under_test import SECRET
 
 TOOL = "server/tools, Error Handling"
 STDOUT = "stdio: nothing on stdout that is not a valid MCP message"
-RESULT_BYTES = 200_000_000
+# All of them ASCII, so this is the size in bytes, too.
+RESULT_CHARACTERS = 200_000_000
 
 
 def call_unknown_tool(context: CaseContext) -> None:
-    """Call a tool that does not exist. Error -32602 must come back, or -32601 without tools."""
-    # Without tools, the whole method is unknown.
+    """Call a tool that does not exist. Error -32602 must come back.
+
+    It must be -32601 from a server without the capability `tools`, to which the method is unknown.
+    """
     code = -32602 if context.server.offers_tools else -32601
     response = context.request("tools/call", {"name": "nobody_has_this_tool", "arguments": {}})
     if "error" not in response:
@@ -39,10 +41,11 @@ def call_unknown_tool(context: CaseContext) -> None:
 
 def send_invalid_arguments(context: CaseContext) -> None:
     """Call echo with arguments that its schema forbids. An error must come back each time."""
-    (name,) = context.find_tool("echo").shape.arguments.values()
+    tool = context.find_tool("echo").shape
+    (name,) = tool.arguments.values()
     # Objects that do not match the tool's schema.
     for arguments in ({}, {name: 5}, {name: None}, {name: ["x"]}):
-        response = context.request("tools/call", {"name": "echo", "arguments": arguments})
+        response = context.request("tools/call", {"name": tool.name, "arguments": arguments})
         if "result" in response and not response["result"].get("isError"):
             context.report_deviation(
                 f"arguments {excerpt(arguments)} were accepted: {excerpt(response)}"
@@ -50,11 +53,11 @@ def send_invalid_arguments(context: CaseContext) -> None:
 
     # Values that are not objects. The request itself is malformed, so silence breaks no MUST.
     for arguments in ([1], "x", 5):
-        message = context.make_request("tools/call", {"name": "echo", "arguments": arguments})
+        message = context.make_request("tools/call", {"name": tool.name, "arguments": arguments})
         reply = context.probe_line(encode_line(message), message["id"])
         if reply is None:
             context.report_deviation(f"arguments {excerpt(arguments)} were answered with silence")
-        elif not reply.get("result", {}).get("isError", True):
+        elif "result" in reply and not reply["result"].get("isError"):
             context.report_deviation(f"arguments {excerpt(arguments)} were accepted")
 
 
@@ -90,10 +93,10 @@ def return_unsendable_values(context: CaseContext) -> None:
 
 def return_200_mb(context: CaseContext) -> None:
     """Call a tool that returns 200 MB. An error must come back."""
-    message = context.make_call("big", characters=RESULT_BYTES)
+    message = context.make_call("big", characters=RESULT_CHARACTERS)
     (response,) = context.exchange(message, within_s=6 * context.settings.timeout_s)
     if "error" not in response and not response["result"].get("isError"):
-        raise Deviation("a result of 200 MB was sent; other limits are there for that")
+        raise Deviation("a result of 200 MB was sent")
 
 
 def write_to_stdout(context: CaseContext) -> None:
@@ -171,8 +174,6 @@ def fork_then_close_stdin(context: CaseContext) -> None:
         context.call_tool("fork", how=how)
     context.close_stdin()
     context.require_exit("the end of input")
-    if left := process_stats.find_group_pids(context.process.pid):
-        raise Violation(f"processes are left: {left}")
 
 
 def measure_error_texts(context: CaseContext) -> None:
