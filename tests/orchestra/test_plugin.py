@@ -35,6 +35,7 @@ from concertino.orchestra.plugin_pb2 import (
     PluginRequest,
     PluginResponse,
     PromptGetRequest,
+    Publish,
     RegistrationResult,
     ShutdownRequest,
     StorageDeleteRequest,
@@ -403,6 +404,19 @@ class Shelf:
             StorageEntry(path, len(each.content), each.version, when)
             for path, each in self.kept.items()
         ]
+
+
+def test_a_function_for_all_topics_gets_the_events_of_a_go_hub() -> None:
+    plugin = Plugin("tools.clerk", needs_events=["orders"])
+    heard: list[str] = []
+
+    @plugin.on_event("*")
+    async def hear(event: Any) -> None:
+        heard.append(event.topic)
+
+    # A Go hub sends no subscription id.
+    ask(plugin, PluginRequest(publish=Publish(topic="orders", source_plugin="tools.shop")))
+    assert heard == ["orders"]
 
 
 def test_storage_is_written_read_listed_and_deleted() -> None:

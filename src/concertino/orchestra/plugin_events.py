@@ -67,7 +67,7 @@ class EventHandlers:
     """The functions that a plugin has registered with on_event.
 
     name: the plugin's id.
-    in_thread: runs a function that may block in a thread, and returns an awaitable of its result.
+    in_thread: runs a blocking function in a thread, and returns an awaitable of its result.
     """
 
     def __init__(self, name: str, in_thread: Callable[..., Awaitable[Any]]) -> None:
@@ -99,9 +99,8 @@ class EventHandlers:
     async def answer(self, request: PluginRequest) -> PluginResponse:
         """Call the functions for the event in a `publish` request, and return the response.
 
-        The response tells the hub that the event is handled, so the hub does not send it again. If
-        a function raises an exception, the exception is logged, and the response is an error. The
-        hub does not send the event again after an error either. Raises nothing.
+        If a function raises an exception, the exception is logged, and the response is an error.
+        After any response, the hub does not send the event again. Raises nothing.
         """
         publish = request.publish
         try:
@@ -133,7 +132,7 @@ def _matches(item: _Subscription, publish: Publish, event: Event) -> bool:
     # The hub has applied the filters. A hub of the Go implementation names no subscription.
     if publish.subscription_id:
         return item.id == publish.subscription_id
-    return item.topic == event.topic and all(
+    return item.topic in (event.topic, "*") and all(
         event.payload.get(name) == text for name, text in item.filters.items()
     )
 
