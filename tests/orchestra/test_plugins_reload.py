@@ -253,7 +253,7 @@ async def test_a_call_during_a_replacement_waits_for_the_new_process(folder: Pat
     async with following(path) as (hub, reload):
         write_plugins_file(folder, plugin(folder, "stays", "two"))
         reloading = asyncio.ensure_future(reload.reload())
-        await until(hub, lambda: hub.plugins["tools.stays"].is_replaced)
+        await until(hub, lambda: hub.plugins["tools.stays"].is_being_replaced)
         assert await told_by(hub, "stays") == "two"
         await reloading
 
@@ -267,7 +267,7 @@ async def test_a_hub_that_ends_during_a_replacement_leaves_no_process(folder: Pa
         write_plugins_file(folder, {**plugin(folder, "stays"), "binary": "mute.py"})
         reloading = asyncio.ensure_future(reload.reload())
         item = hub.plugins["tools.stays"]
-        await until(hub, lambda: item.is_replaced)
+        await until(hub, lambda: item.is_being_replaced)
         while len(item.groups) < 2:
             await asyncio.sleep(0.01)
         groups = item.groups

@@ -42,8 +42,8 @@ class PackageProgram(Struct, frozen=True):
 class FoundPackage(Struct, frozen=True):
     """An installed package, with access to its files. find_package() returns it.
 
-    packages: all installed packages of the user, which also tell in which directory the files of
-        `package` are.
+    packages: the registry of the user's installed packages, which knows the directories of their
+        files.
     package: the package that was found.
     """
 
@@ -70,10 +70,10 @@ class FoundPackage(Struct, frozen=True):
         )
 
     def check_digest(self, digest: str) -> None:
-        """Check that the package was installed with this digest and has not been changed since.
+        """Raise ConcertinoError unless the installed package is the one with this digest.
 
+        Also raises ConcertinoError if an installed file was changed after the installation.
         digest: `sha256:...`, the digest in the entry of the plugins file.
-        Raises ConcertinoError if the digest or one of the installed files differs.
         """
         if digest != self.package.digest:
             raise ConcertinoError(f"expected the digest {digest}, got {self.package.digest}")

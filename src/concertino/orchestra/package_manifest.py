@@ -42,8 +42,8 @@ class PluginExtra(Struct, frozen=True):
     plugin_id: the id of the plugin, under which the package is installed.
     provides_ai: the names of the AI providers, such as "openai", to which the plugin gives access.
     args: command-line arguments for the program.
-    socket: whether the plugin can listen on a Unix socket. None stands for True if the program is a
-        Python file, which usually uses Plugin, and for False otherwise.
+    socket: whether the hub reaches the plugin over a Unix socket, and not over QUIC. None stands
+        for True if the program is a Python file, and for False otherwise.
     """
 
     plugin_id: str = field(name="plugin-id")
@@ -74,9 +74,10 @@ class PackageManifest(Struct, frozen=True):
 
     @property
     def uses_socket(self) -> bool:
-        """Whether the plugin is reached over a Unix socket, and not over QUIC."""
+        """Whether the hub reaches the plugin over a Unix socket, and not over QUIC."""
         if self.extra.socket is not None:
             return self.extra.socket
+        # Python programs usually use Plugin, which can listen on a Unix socket.
         return self.bin.endswith(".py")
 
 
@@ -119,7 +120,7 @@ def parse_manifest(data: bytes, has_file: Callable[[str], bool]) -> PackageManif
 
 
 def check_package_path(path: str) -> str:
-    """Return the path of a file in a package unchanged if it is valid.
+    """Check the path of a file in a package, and return the path unchanged.
 
     path: relative to the package's root.
     Raises InvalidPackage if the path is too long, leads out of the package, or has a backslash or

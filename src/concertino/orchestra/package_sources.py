@@ -47,9 +47,10 @@ SKIPPED = frozenset((".git", "__pycache__", ".venv"))
 # How many bytes the list of the files in an archive may have. A bundle of 1 kB may have a list
 # without end, because directories in a tree of git may have the same content.
 MAX_LIST_BYTES = 4 * 2**20
-# Limits for git, because a bundle from somebody else may be malicious: seconds of processor time,
-# KiB of memory, and the size of a file in blocks of 512 bytes.
+# Limits for git, because a bundle from somebody else may be malicious. In this order: seconds of
+# processor time, KiB of memory, and the size of each file that git writes, in blocks of 512 bytes.
 LIMITS = "ulimit -t 60; ulimit -v 2097152; ulimit -f {blocks}"
+# The size of each file that git writes, in bytes, for commands without a lower limit.
 MAX_FILE_BYTES = 2**30
 # How the files in a wheel may be compressed. zipfile also knows bzip2 and lzma, which wheels do not
 # have.
@@ -87,7 +88,8 @@ class PackageFiles:
 
     Attributes:
     added: path in the package -> the file, in the order in which the files were added.
-    digest: the digest of the package, `sha256:...`. unpack_package() sets it.
+    digest: the digest of the package, `sha256:...`: that of the wheel or bundle file, or the
+        tree_digest() of a directory. unpack_package() sets it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -95,7 +97,7 @@ class PackageFiles:
         self.digest = ""
         self._folder = folder
         self._bytes = 0
-        self._tree = sha256()
+        self._tree_hash = sha256()
 
     def add(self, path: str, content: IO[bytes], is_executable: bool) -> None:
         """Write one file of the package.
@@ -130,14 +132,14 @@ class PackageFiles:
                 digest.update(data)
                 file.write(data)
         self.added[path] = PackageFile(size, digest.hexdigest(), is_executable)
-        self._tree.update(f"{path}\0{int(is_executable)}\0{digest.hexdigest()}\n".encode())
+        self._tree_hash.update(f"{path}\0{int(is_executable)}\0{digest.hexdigest()}\n".encode())
 
     def tree_digest(self) -> str:
         """Return a digest, `sha256:...`, of the paths, modes and contents of all added files.
 
-        The digest depends on the order in which the files were added.
+        The same files give the same digest only if they are added in the same order.
         """
-        return f"sha256:{self._tree.hexdigest()}"
+        return f"sha256:{self._tree_hash.hexdigest()}"
 
 
 def unpack_package(source: Path, folder: Path, scratch: Path) -> PackageFiles:
@@ -214,6 +216,7 @@ def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, Path]]:
     prefix: the path of `folder` in the package; empty for the root, otherwise with a slash at the
         end.
     """
+    # This limits the recursion. PackageFiles.add() limits the depth of files exactly.
     if prefix.count("/") > MAX_DEPTH:
         raise InvalidPackage(f"{prefix}: expected at most {MAX_DEPTH} folders in each other")
     for item in sorted(folder.iterdir(), key=lambda path: path.name):
@@ -314,7 +317,7 @@ def _read_bundle(bundle: Path, files: PackageFiles, scratch: Path) -> None:
     repository = scratch / "repository"
     # An empty template, because the files of a template may be hooks.
     _git("init", "--quiet", "--bare", "--template=", str(repository))
-    heads = _list(scratch, "bundle", "list-heads", str(bundle))
+    heads = _run_git_list(scratch, "bundle", "list-heads", str(bundle))
     refs = heads.decode("utf-8", "replace").splitlines()
     names = [line.partition(" ")[2] for line in refs]
     if "HEAD" in names:
@@ -329,7 +332,7 @@ def _read_bundle(bundle: Path, files: PackageFiles, scratch: Path) -> None:
     # Let git refuse malformed objects.
     fetch = ("-c", "fetch.fsckObjects=true", "fetch", "--quiet", "--no-tags")
     _git(git_dir, *fetch, str(bundle), f"{ref}:refs/heads/package")
-    listing = _list(scratch, git_dir, "ls-tree", "-r", "-z", "-l", "refs/heads/package")
+    listing = _run_git_list(scratch, git_dir, "ls-tree", "-r", "-z", "-l", "refs/heads/package")
     entries = [_read_entry(line) for line in listing.split(b"\0") if line]
     if len(entries) > MAX_FILES:
         raise InvalidPackage(f"expected at most {MAX_FILES} files")
@@ -364,8 +367,8 @@ class _TreeEntry(Struct, frozen=True):
 
 def _read_entry(line: bytes) -> _TreeEntry:
     """Parse a line of `git ls-tree -l`. Raises InvalidPackage for anything but a regular file."""
-    about, _, name = line.partition(b"\t")
-    mode, kind, id, size = about.split()
+    attributes, _, name = line.partition(b"\t")
+    mode, kind, id, size = attributes.split()
     path = name.decode("utf-8", "replace")
     if kind != b"blob" or mode not in (b"100644", b"100755"):
         got = "a submodule" if kind == b"commit" else "a symbolic link"
@@ -373,7 +376,7 @@ def _read_entry(line: bytes) -> _TreeEntry:
     return _TreeEntry(path, id.decode(), int(size), mode == b"100755")
 
 
-def _list(scratch: Path, *words: str) -> bytes:
+def _run_git_list(scratch: Path, *words: str) -> bytes:
     """Return the output of a git command that lists something.
 
     Raises InvalidPackage if the output has more than MAX_LIST_BYTES, or if git fails or takes
@@ -408,7 +411,7 @@ def _git(
     limits = LIMITS.format(blocks=max_file_bytes // 512)
     command = ["sh", "-c", f'{limits}; exec git "$@"', "git", *words]
     try:
-        ended = subprocess.run(
+        completed = subprocess.run(
             command,
             stdin=stdin,
             stdout=stdout,
@@ -419,8 +422,8 @@ def _git(
         )
     except subprocess.TimeoutExpired:
         raise InvalidPackage(f"git has not read the bundle within {GIT_S:g} s") from None
-    if ended.returncode == -signal.SIGXFSZ:
+    if completed.returncode == -signal.SIGXFSZ:
         raise InvalidPackage(f"git wrote more than {max_file_bytes} bytes, which is the limit")
-    if ended.returncode:
-        reason = ended.stderr.decode("utf-8", "replace").strip()[-300:]
-        raise InvalidPackage(f"git cannot read the bundle: {reason or ended.returncode}")
+    if completed.returncode:
+        reason = completed.stderr.decode("utf-8", "replace").strip()[-300:]
+        raise InvalidPackage(f"git cannot read the bundle: {reason or completed.returncode}")

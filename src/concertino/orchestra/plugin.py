@@ -52,11 +52,12 @@ class Plugin(Server):
 
     id: the plugin's name at the hub and in its certificate, e.g. `tools.greeter`.
     version, description, author: strings in the manifest, for people.
-    needs_storage, needs_tools, needs_ai, needs_events: the storage types, tools, AI providers and
-        topics of events of other plugins that this plugin uses. The hub does not check them.
-    provides_ai: the names of the AI providers, such as "openai", that the plugin gives access to.
-        If several plugins have a tool of the same name, the hub sends a call that names one of
-        these providers to this plugin.
+    needs_storage, needs_tools, needs_ai, needs_events: what this plugin uses of other plugins: the
+        names of storage types, tools and AI providers, and the topics of events. The hub does not
+        check them.
+    provides_ai: the names of the AI providers, such as "openai", that the plugin gives access to. A
+        call of a tool may name an AI provider. The hub then sends the call to a plugin that gives
+        access to this provider, even if other plugins have a tool of the same name.
     provides_events: the topics under which the plugin publishes events. They are in the list of
         topics that MCP clients get from the hub.
     coerce: whether to accept strings for arguments of other types if they can be converted, such as
@@ -119,11 +120,12 @@ class Plugin(Server):
         self._storages: dict[str, Storage] = {}
         self._lifecycle = LifecycleHooks(logging.getLogger(f"concertino.{id}"))
         self._events = EventHandlers(id, self._threads.run)
-        # The last two arguments are functions, because run() sets the attributes later.
+        # run() sets on_end and hub later, so the last two arguments look them up when called.
         self._requests = PluginRequests(
             name=id,
             backend=self,
             has_tool=lambda name, context: self._registered_tools.find(name, context) is not None,
+            # A dict: name -> registered prompt.
             prompt_names=lambda: self._features.prompts.prompts.entries,
             storages=self._storages,
             in_thread=self._threads.run,
@@ -175,17 +177,17 @@ class Plugin(Server):
         return function
 
     def on_event(self, topic: str, filters: Mapping[str, str] | None = None) -> Callable[[F], F]:
-        """Register a function for the events of a topic: `@plugin.on_event("orders")`.
+        """Return a decorator that registers a function for the events of a topic.
 
-        The function may be `async def` or `def`. Its argument is an Event
-        (orchestra/plugin_events.py). For each event:
+        Use it as `@plugin.on_event("orders")`. The function may be `async def` or `def`. Its
+        argument is an Event (orchestra/plugin_events.py). An event may call several functions.
 
-        - When the function has returned, the hub sends the next event.
-        - If the function raises an exception, the exception is logged, and the hub goes on with the
+        - When the function has returned or raised an exception, which is logged, the hub sends the
           next event.
-        - If this process ends before the function has returned, the hub sends the event again.
+        - If this process ends before that, the hub sends the event again.
 
-        topic: "*" for all topics.
+        topic: "*" for all topics. A hub of the Go implementation sends only the events whose topics
+            other functions or `needs_events` name.
         filters: key of the event's payload -> the string that its value must equal. The function is
             not called for other events. None for all events of the topic.
         """
@@ -201,16 +203,19 @@ class Plugin(Server):
     ) -> None:
         """Publish an event for all plugins and clients that have subscribed to its topic.
 
+        Returns when the hub has accepted the event.
+
+        topic: any name but "*", such as "orders".
         payload: a JSON object, of at most about 1 MiB.
         type: what has happened, such as "created"; may be empty.
-        audience: the user whose MCP clients get the event: Principal.subject, or Principal.issuer,
-            a space and the subject. "" for the clients of all users. Plugins get the event in any
-            case.
-        Returns when the hub has accepted the event.
-        Raises Disconnected if the plugin has no hub or the connection is lost, ToolError if the hub
-        refuses the event, NotAStruct for a payload that cannot be written as JSON, PackedTooLarge
-        or FrameTooLarge for one that does not fit into a message, and TimedOut if the hub does not
-        answer.
+        audience: the user whose MCP clients get the event, as `SUBJECT` or `ISSUER SUBJECT` (the
+            fields of Principal). "" for the clients of all users. Plugins always get the event.
+        Raises:
+            Disconnected: the plugin has no hub, or the connection is lost.
+            TimedOut: the hub does not answer.
+            ToolError: the hub refuses the event.
+            NotAStruct: the payload cannot be written as JSON.
+            PackedTooLarge, FrameTooLarge: the payload does not fit into a message.
         """
         from concertino.orchestra.plugin_events import publish_request
 
@@ -218,6 +223,7 @@ class Plugin(Server):
             raise Disconnected(f"{self.name} has no hub that could pass events on")
         request = publish_request(topic, payload, type, self.name, audience)
         response = await self.hub.request(request)
+        # The error response to a request of any kind is a failed tool_call.
         if response.HasField("tool_call"):
             raise ToolError(response.tool_call.error_code, response.tool_call.error_message)
 
@@ -227,6 +233,7 @@ class Plugin(Server):
         It has the arguments of Plugin(), the names of the tools, prompts and storage types, and the
         subscriptions to events.
         """
+        # Copy the manifest. Its class is imported in __init__() only.
         manifest = type(self._base_manifest)()
         manifest.CopyFrom(self._base_manifest)
         manifest.provides_tools.extend(self._registered_tools.entries)
@@ -240,14 +247,14 @@ class Plugin(Server):
     def run(  # type: ignore[override]
         self, arguments: Sequence[str] | None = None, **options: Any
     ) -> None:
-        """Run the plugin in this process, until the hub or a signal ends it. Does not return.
+        """Run the plugin until the hub or a signal ends it, and then end the process.
+
+        Does not return, except while `concertino serve FILE` imports the file: that command serves
+        the plugin itself, and run() only records `options` for it.
 
         arguments: command-line flags (see --help); None for the flags of this process.
-        options: the options of Server.run(), for `concertino serve FILE`. This command imports the
-            file that calls run(), to serve it as an MCP server. run() then records the options, and
-            returns.
+        options: the options of Server.run(), for `concertino serve FILE`.
         """
-        # If `concertino serve` is importing the file, record the options.
         if entry.run_calls.get() is not None:
             super().run(**options)
             return
@@ -256,9 +263,9 @@ class Plugin(Server):
         run(self, arguments)
 
     def answer(self, request: PluginRequest, peer: RemotePeer) -> Awaitable[Responses]:
-        """Answer one request of the hub. This method is a RequestHandler (rpc_interface.py).
+        """Answer one request of the hub, with the response or with an error response.
 
-        peer: the hub; not used.
+        This method is a RequestHandler (rpc_interface.py), and so gets the peer, which is the hub.
         """
         handler = self._requests.handlers.get(request.WhichOneof("request") or "")
         return self._requests.refuse(request) if handler is None else handler(request)

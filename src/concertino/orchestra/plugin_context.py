@@ -69,7 +69,7 @@ _CALLER, _STREAM_CALLER = DetachedCaller(), _StreamCaller()
 class PluginContext:
     """The Context of one call. Create it in the task that handles the call; threads may use it.
 
-    backend: the plugin. call_tool() calls its tools.
+    backend: handles the calls of call_tool(), with which a tool calls other tools of the plugin.
     name: the plugin's id, for log lines.
     request: the request of the hub.
     chunks: sends progress as chunks; None if the tool is not called as a stream.
@@ -82,7 +82,8 @@ class PluginContext:
         - `orchestra/caller`: the id of the plugin that has sent the call.
         - `orchestra/session`: the id of the caller's MCP session.
         - `orchestra/provider`: the AI provider that the call is for, such as "openai".
-        - `orchestra/path`: the bridges that the call has passed between hubs (request_path.py).
+        - `orchestra/path`: the bridges between hubs through which the call has come
+          (request_path.py).
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class PluginContext:
 
     @property
     def client(self) -> ClientFacts:
+        # Only the name of the caller is known.
         return ClientFacts(self.call.caller_plugin, "", "", {})
 
     @property
@@ -159,8 +161,8 @@ class PluginContext:
     def subcall_context(self, context: Context) -> SubcallContext:
         """Return a context with which one tool can call other tools of this plugin.
 
-        context: this context, or a wrapper around it. The result uses it for everything but calls
-            of tools, such as logging.
+        context: the tool's own context: this object, or a wrapper that a middleware has put around
+            this object. The result passes everything but calls of tools on to `context`.
         """
         names_of_calls = (self.call.tool_name,)
         # {}: no `_meta` is passed on to the called tools. [0]: no tool has been called yet.
@@ -176,15 +178,17 @@ class PluginContext:
         return self.subcall_context(self).call_tool(name, arguments, into=into)
 
     async def ask(self, questions: Mapping[str, Any]) -> Mapping[str, Raw]:
-        """Send sampling requests to the hub's AI provider, and return the results by their keys.
+        """Send sampling requests to AI providers at the hub, and return key -> result.
 
-        questions: key -> request.
+        questions: key -> request, which must be a Sampling. Its metadata may name the AI provider
+            (plugin_sampling.py).
         Raises MissingCapability if a request is not for sampling, or if the plugin has no hub.
         Raises RpcError if the provider fails.
         """
         hub = self._hub
         if hub is None:
             self._refuse("sampling")
+        # All other requests to the client are refused with the same error.
         if any(not isinstance(item, Sampling) for item in questions.values()):
             self._refuse("elicitation")
         call = self.call
@@ -240,10 +244,11 @@ class PluginContext:
     def wait(self, awaitable: Awaitable[Any]) -> Any:
         """Block this thread until an awaitable is done, and return its result.
 
-        The wait goes on even if the call is cancelled.
+        Call this in a worker thread, never on the event loop. The wait goes on even if the call is
+        cancelled.
         """
-        # The set is for the code that cancels the waits of a call. Here nothing cancels them: an
-        # awaitable that sends a request to the hub ends by itself after the request's time limit.
+        # The last two arguments are for code that cancels the waits of a call. Here nothing cancels
+        # them: an awaitable that sends a request to the hub ends after the request's time limit.
         return wait_in_thread(awaitable, self._loop, set(), lambda: False)
 
     def _refuse(self, capability: str) -> NoReturn:

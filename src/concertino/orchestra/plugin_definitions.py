@@ -33,18 +33,20 @@ __all__ = ["define_plugin", "define_plugins", "visible_plugin_texts"]
 def define_plugins(file: PluginsFile, key: bytes) -> dict[str, Definition]:
     """Return the definitions of the enabled plugins of a file: plugin id -> definition.
 
-    key: the user's secret key for the digests that a definition contains instead of secrets.
-        Without the key, nobody can guess a secret and compare the digests.
+    A definition is the part of a plugin's entry that a user approves (see this module).
+
+    key: the user's secret key. Instead of secrets, a definition contains digests that are made with
+        this key, so that nobody else can find a secret by comparing digests of guesses.
     """
     return {entry.id: define_plugin(entry, key) for entry in file.enabled}
 
 
 def define_plugin(entry: PluginEntry, key: bytes) -> Definition:
-    """Return the definition of one plugin.
+    """Return the definition of one plugin: the part of its entry that a user approves.
 
     entry: the plugin's entry in the plugins file. If the plugin is an MCP server, the definition is
         the same as for this server in a file like mcp.json (proxy/server_file.py).
-    key: the user's secret key, with which the digests of secrets in the definition are made.
+    key: as in define_plugins().
     """
     if entry.is_mcp:
         file = parse_server_file(entry.config[SERVER].encode(), entry.config[FILE])

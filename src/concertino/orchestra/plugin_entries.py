@@ -49,7 +49,7 @@ MEMBERS = (
     "offer",
 )
 # The keys that only the entries of programs of the plugin protocol may have.
-OWN_MEMBERS = ("binary", "config", "provides_storage", "socket", "package", "digest")
+PROGRAM_MEMBERS = ("binary", "config", "provides_storage", "socket", "package", "digest")
 # The key that names another hub, and all keys that an entry with it may have.
 OTHER_HUB = "hub"
 OTHER_HUB_MEMBERS = (
@@ -62,7 +62,7 @@ OTHER_HUB_MEMBERS = (
     "offer",
     OPTIONS,
 )
-ALL_MEMBERS = (*MEMBERS, *OWN_MEMBERS, *MCP_MEMBERS, OTHER_HUB)
+ALL_MEMBERS = (*MEMBERS, *PROGRAM_MEMBERS, *MCP_MEMBERS, OTHER_HUB)
 MCP = "mcp"
 PROTOCOLS = ("orchestra", MCP)
 
@@ -82,12 +82,13 @@ def read_entry(value: YamlValue, certs_dir: str | None) -> PluginEntry:
     if not is_mcp and "package" not in members:
         members.require("binary")
 
-    # Add the plugin's id to the label of the entry, with which errors begin.
+    # The id is known now. Read the members again with a label that contains the id, because errors
+    # begin with the label.
     value = YamlValue(value.node, f"{value.label} ({id})", value.file)
     members = value.members(ALL_MEMBERS)
     if is_hub:
         return _read_other_hub(id, members, certs_dir)
-    for name in OWN_MEMBERS if is_mcp else MCP_MEMBERS:
+    for name in PROGRAM_MEMBERS if is_mcp else MCP_MEMBERS:
         if name in members:
             expected = "no `protocol: mcp`" if is_mcp else "`protocol: mcp`"
             raise members.by_name[name].error(f"expected {expected} beside it")
@@ -121,6 +122,7 @@ def _is_mcp(value: YamlValue) -> bool:
 def _read_common(members: YamlMembers) -> dict[str, Any]:
     """Return the fields of PluginEntry that all kinds of entries have, by name."""
     return {
+        # False if the key is missing.
         "enabled": members.read("enabled", YamlValue.bool) or False,
         "provides_ai": members.read("provides_ai", YamlValue.texts) or (),
         "depends_on": members.read("depends_on", YamlValue.texts) or (),
@@ -200,10 +202,10 @@ def _read_server(id: str, members: YamlMembers, command: Sequence[str] = ()) -> 
     command: the command of a bridge to another hub; empty to use the command in the entry.
     """
     env = members.read("env", YamlValue.environment) or {}
-    server = read_mcp_entry(id, members, env, command)
+    server_json = read_mcp_entry(id, members, env, command)
 
     def read_watch(value: YamlValue) -> WatchedPaths | None:
-        return _read_watch(value, find_server_files(server, value.folder))
+        return _read_watch(value, find_server_files(server_json, value.folder))
 
     return PluginEntry(
         id,
@@ -212,7 +214,7 @@ def _read_server(id: str, members: YamlMembers, command: Sequence[str] = ()) -> 
         # `concertino plugin mcp` needs all variables of the hub, for references such as ${HOME}. It
         # passes only a few of them on to the MCP server.
         env=dict.fromkeys(os.environ),
-        config={FILE: str(members.owner.file.absolute()), SERVER: server},
+        config={FILE: str(members.owner.file.absolute()), SERVER: server_json},
         provides_storage=(RESOURCES,),
         socket=True,
         watch=members.read("watch", read_watch),
@@ -230,7 +232,7 @@ def _read_other_hub(id: str, members: YamlMembers, certs_dir: str | None) -> Plu
     for name, value in members.by_name.items():
         if name not in OTHER_HUB_MEMBERS:
             raise value.error(f"expected no `{OTHER_HUB}` beside it")
-    address = members.by_name.pop(OTHER_HUB).address()
+    address = members.by_name[OTHER_HUB].address()
     return _read_server(id, members, bridge_command(address, certs_dir))
 
 

@@ -28,7 +28,7 @@ class PluginEntry(Struct, frozen=True):
     binary: the program: an absolute path, or a name to look up in PATH.
     args: the arguments of the program.
     env: environment variable -> value, in addition to the few variables that every plugin inherits.
-        None stands for the value in the hub's environment.
+        A variable with the value None is passed on from the hub's environment.
     config: the configuration that the hub sends to the plugin at boot.
     enabled: whether the hub starts the plugin.
     provides_storage: the storage types that the plugin provides.
@@ -36,7 +36,7 @@ class PluginEntry(Struct, frozen=True):
     depends_on: ids of plugins to start before this one.
     socket: whether the plugin uses a Unix socket instead of QUIC.
     line: the line of the entry in the file.
-    watch: the files whose changes restart the plugin; None to watch none.
+    watch: the files whose changes replace the plugin's process; None to watch none.
     offer: whether a hub that is in a NATS cluster lets the other hubs there use the plugin.
     is_bridge: whether the plugin is a bridge to another hub (`hub`). A bridge is an MCP server, so
         is_mcp is True as well.
@@ -68,10 +68,10 @@ class PluginEntry(Struct, frozen=True):
         return self.args[:2] == MCP_ARGS and SERVER in self.config
 
     def with_certs_dir(self, certs_dir: str | None) -> PluginEntry:
-        """Return a copy of a bridge's entry with another directory of certificates.
+        """Return the entry of a bridge with another directory of certificates.
 
-        Returns this entry itself if the plugin is not a bridge to another hub.
-        certs_dir: the path of the directory; None to return this entry itself.
+        certs_dir: the path of the directory.
+        Returns this entry unchanged if certs_dir is None, or if the plugin is no bridge.
         """
         if certs_dir is None or not self.is_bridge:
             return self

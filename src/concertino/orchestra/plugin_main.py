@@ -5,6 +5,7 @@
     --orchestrator-addr ADDR   the address of the hub, where the plugin registers
     --certs-dir DIR            the directory of certificates; ~/.orchestra/certs by default
     --cluster ADDR             join a NATS cluster instead of a hub; see cluster_worker.py
+    --config NAME=VALUE        with --cluster: a setting for the plugin's on_boot functions
     --manifest                 print the plugin's manifest, one line of JSON, and exit
 
 When the plugin is ready for calls, it writes the line `READY ADDR` to stderr.
@@ -38,7 +39,7 @@ from concertino.logs import handler as logging_setup
 from concertino.logs.redact import refresh
 from concertino.logs.writer import BoundedWriter
 from concertino.orchestra.authority import ensure_certificate
-from concertino.orchestra.certificates import Certificates, default_folder
+from concertino.orchestra.certificates import HUB, Certificates, default_folder
 from concertino.orchestra.flags import add_flags
 from concertino.orchestra.link import check_hub_address, listen_for_links, open_link
 from concertino.orchestra.plugin_messages import PluginRequest, PluginResponse
@@ -150,6 +151,7 @@ class _End:
         # When the hub ends, the kernel sends SIGTERM (DIE_WITH_HUB in plugin_run.py), usually after
         # on_hub_end(). This signal must not count as a second one.
         if self.code.done() and not self.is_hub_gone:
+            # The user has asked for this end, so it is no failure.
             os._exit(0)
         self.begin()
 
@@ -245,9 +247,8 @@ async def _serve(
     args: the parsed flags.
     writer: writes to stderr.
     """
-    hub_address: str | None = args.orchestrator_addr
-    if hub_address:
-        check_hub_address(hub_address)
+    if args.orchestrator_addr:
+        check_hub_address(args.orchestrator_addr)
     loop = asyncio.get_running_loop()
     end = _End()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -299,7 +300,7 @@ async def _serve_hub(
         certificates=_prepare_certificate(certificates, plugin.name, args.listen_addr),
         name=plugin.name,
         # Only a hub may connect over QUIC. These are the names in the certificates of hubs.
-        admits=lambda name: name in ("orchestrator", f"orchestrator-to-{plugin.name}"),
+        admits=lambda name: name in (HUB, f"{HUB}-to-{plugin.name}"),
     )
     ready = _report_ready(writer, listener.address)
 
@@ -311,7 +312,7 @@ async def _serve_hub(
             hub_address,
             certificates=_prepare_certificate(certificates, client, hub_address),
             name=client,
-            expects="orchestrator",
+            expects=HUB,
         )
         hub = ReconnectingLink(
             hub_address,

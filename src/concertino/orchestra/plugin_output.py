@@ -43,19 +43,19 @@ class PluginOutput(StderrLines):
     same way.
 
     log: the logger for the plugin's lines.
-    assigned: the address at which the plugin must listen; empty if the plugin chooses a port.
+    address: the address at which the plugin must listen; empty if the plugin chooses a port.
 
     Attribute:
     ready: a future for the address in the first READY line.
     """
 
-    def __init__(self, log: logging.Logger, assigned: str = "") -> None:
+    def __init__(self, log: logging.Logger, address: str = "") -> None:
         super().__init__("plugin", self._log_line, logging.INFO)
         self.ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._log_to = log
         # The READY line that the plugin must write; empty if the plugin chooses a port.
-        self._assigned = READY + assigned.encode() if assigned else b""
-        self._dropped = _DroppedLines(log)
+        self._expected_ready = READY + address.encode() if address else b""
+        self._limit = _LineLimit(log)
         # Whether a second READY line was logged.
         self._has_warned = False
 
@@ -66,12 +66,12 @@ class PluginOutput(StderrLines):
             self._on_ready(address.decode("utf-8", "backslashreplace"))
             return
         # READY may stand at the end of a line, after text that C code or a child of the plugin has
-        # written without a line break. This is certain only if READY is followed by the assigned
-        # address.
-        if self._assigned and not self.ready.done() and line.endswith(self._assigned):
-            line = line.removesuffix(self._assigned)
-            self._on_ready(self._assigned[len(READY) :].decode())
-        if self._dropped.may_log():
+        # written without a line break. This is certain only if the expected address follows READY.
+        expected = self._expected_ready
+        if expected and not self.ready.done() and line.endswith(expected):
+            line = line.removesuffix(expected)
+            self._on_ready(expected[len(READY) :].decode())
+        if self._limit.may_log():
             super().on_line(line)
 
     def _log_line(self, line: str) -> None:
@@ -100,8 +100,9 @@ class PluginOutput(StderrLines):
     # Receiver
 
     def on_frames(self, batch: Sequence[bytes]) -> None:
+        """Log lines of stdout. READY counts on stderr only, so use on_line() of the base class."""
         for line in batch:
-            if self._dropped.may_log():
+            if self._limit.may_log():
                 super().on_line(line)
 
     def on_frame_too_long(self, size: int) -> None: ...
@@ -110,7 +111,7 @@ class PluginOutput(StderrLines):
     def on_disconnect(self, exc: Exception) -> None: ...
 
 
-class _DroppedLines:
+class _LineLimit:
     """Limits how many lines are logged a second, and reports how many were dropped."""
 
     def __init__(self, log: logging.Logger) -> None:

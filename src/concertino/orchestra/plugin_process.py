@@ -3,7 +3,8 @@
 A hub starts plugins, programs with tools, and forwards requests to them. A PluginSet
 (plugin_set.py) has one PluginProcess for each enabled plugin. The states of a PluginProcess are:
 
-    waiting -> starting -> running -> backing-off -> starting ...        stopping -> stopped
+    waiting -> starting -> running -> backing-off -> starting ...
+    any of these states -> stopping -> stopped
 
 A run of the program (plugin_run.py) is over when the process ends, the connection is lost, or the
 plugin does not answer a health ping. Then pending calls fail, the rest of the process group is
@@ -52,11 +53,11 @@ State = Literal["waiting", "starting", "running", "backing-off", "stopping", "st
 FIRST_S, LONGEST_S = 0.5, 60.0
 # After a run of at least this length, in seconds, the next pause is FIRST_S again.
 STEADY_S = 60.0
-# How long the plugin may take to answer a shutdown request, and then to finish pending calls, in
-# seconds.
-SHUTDOWN_S = 2.0
+# How long stop() waits for the answer to a shutdown request, and then for the end of the process,
+# in seconds.
+STOP_STEP_S = 2.0
 # How long restart() and replace() wait for the start of a plugin that does not run, in seconds.
-START_S = 15.0
+RESTART_S = 15.0
 # Reasons why a plugin does not run, for errors of calls.
 REMOVED = "it is no longer in the plugins file"
 RESTARTED = "it is being restarted"
@@ -68,15 +69,15 @@ class PluginProcess:
     It implements HubPlugin (hub_calls.py), the interface by which the hub sends requests to a
     plugin.
 
-    settings: the plugin's entry in the plugins file, its logger and its time limits.
+    settings: the plugin's entry in the plugins file, its logger, and the time limits for its end.
     dependencies: the plugins that must have run before this plugin is started for the first time.
     on_change: called when the plugin's state, tools or prompts have changed, and when requests
         need no longer wait for the plugin's first start (first_start.py).
-    previous: the plugin whose start this plugin awaits, because both use QUIC. Plugins over QUIC
-        start one after the other (FirstStart.lets_next_start). None if there is no such plugin.
+    previous: the plugin over QUIC whose start this plugin over QUIC awaits, because some Go plugins
+        must not start at the same time. None if there is no such plugin.
 
     Attributes:
-    state: one of the states at the head of this module.
+    state: one of the states in the type State; the head of this module has their order.
     reason: why the plugin is not running; empty while it runs.
     record: the number of calls and restarts, and the last failure.
     features: the plugin's manifest, tools, prompts and storage types. They are kept while the
@@ -103,7 +104,7 @@ class PluginProcess:
         self._settings = settings
         self._on_change = on_change
         self._run = PluginRun(settings)
-        # The run that will replace `_run`, and earlier runs that still finish their calls.
+        # Has the run that will replace `_run`, and earlier runs that still finish their calls.
         self._replacement = PluginReplacement(settings.log)
         # How many requests the plugin has not answered yet.
         self._in_flight = 0
@@ -164,15 +165,14 @@ class PluginProcess:
         return frozenset(groups)
 
     @property
-    def is_replaced(self) -> bool:
+    def is_being_replaced(self) -> bool:
         """Whether a new process that will replace the present one is starting, or starts soon."""
-        return self._replacement.is_pending or self._replacement.next is not None
+        return self._replacement.is_pending or self._replacement.next_run is not None
 
-    def announce_replacement(self, is_pending: bool) -> None:
-        """Make the hub's requests for this plugin wait until its process is replaced.
+    def set_replacement_pending(self, is_pending: bool) -> None:
+        """Make the hub's requests for this plugin wait, or end their wait if is_pending is False.
 
-        is_pending: True to make the requests wait, because replace() will be called soon; False
-            when the replacement is over.
+        They wait while replace() will be called soon or is running.
         """
         self._replacement.is_pending = is_pending
         self._on_change()
@@ -277,7 +277,7 @@ class PluginProcess:
         stream: the id of the stream in a stream_start; "" for a tool call.
         Returns None if the output buffer is full, the plugin does not run, or the call is too long.
         Use request() then, which waits or raises the reason. After any other result, call
-        end_forward() when the call is over.
+        end_forward() when the call is over. Unlike RpcClient.forward(), raises nothing.
         """
         on_outcome = partial(self._on_outcome, self._run, callback)
         try:
@@ -357,7 +357,7 @@ class PluginProcess:
         self.record.calls += 1
 
     def end_forward(self) -> None:
-        """Count a call of forward() as ended."""
+        """Count a call of forward() as ended, for `calls` and for stop()."""
         self._in_flight -= 1
 
     async def replace(self, settings: LaunchSettings, environment: HubEnvironment) -> None:
@@ -387,7 +387,8 @@ class PluginProcess:
         # No task supervises the present process while the new process starts.
         await self._stop_supervising()
         old = self._run
-        new = self._replacement.next = PluginRun(self._settings)
+        new = PluginRun(self._settings)
+        self._replacement.next_run = new
         self._on_change()
         try:
             # No other plugin waits for this start, so nobody needs reports of its progress.
@@ -406,7 +407,8 @@ class PluginProcess:
             self._replacement.retire(old)
             self._settings.log.info("the changed plugin runs")
         finally:
-            self._replacement.next = None
+            self._replacement.next_run = None
+            # The start has failed or was cancelled. No call waits for the new process.
             if self._run is not new:
                 await new.close(self.record.failed_change)
             self._start_supervising(environment, is_started=True)
@@ -426,16 +428,16 @@ class PluginProcess:
     async def _start_again(self, environment: HubEnvironment, reason: str) -> None:
         """Start the program without a pause, even if its last runs have failed.
 
-        Waits until the program has started or failed, but at most START_S.
+        Waits until the program has started or failed, but at most RESTART_S.
         reason: why the plugin is not running before it has started, for the errors of calls.
         """
         self.record.restarts += 1
         self._set_state("waiting", reason)
-        self._replacement.has_started.clear()
+        self._replacement.start_ended.clear()
         self.start(environment)
         with suppress(TimeoutError):
-            async with asyncio.timeout(START_S):
-                await self._replacement.has_started.wait()
+            async with asyncio.timeout(RESTART_S):
+                await self._replacement.start_ended.wait()
 
     async def stop(
         self,
@@ -445,12 +447,11 @@ class PluginProcess:
     ) -> None:
         """Send a shutdown request, wait for pending calls, then end the process.
 
-        until: when to stop waiting for the plugin, by the loop's clock. Then the stdin of the
-            process is closed. If this does not end the process, it gets SIGTERM and at last
-            SIGKILL.
+        until: when to stop waiting for the plugin, by the loop's clock. A process that still runs
+            then is ended: by closing its stdin, by SIGTERM, or at last by SIGKILL.
         dependents: the tasks that run stop() for the plugins that depend on this one. They are
             awaited first, because those plugins may still use this one.
-        reason: why the plugin does not run any more, for the errors of pending and later calls.
+        reason: why the plugin is stopped, for the errors of pending and later calls.
         """
         time = asyncio.get_running_loop().time
         if dependents:
@@ -463,12 +464,12 @@ class PluginProcess:
         self._set_state("stopping", reason)
         link, exited = self._run.link, self._run.exited
         if was_running and link is not None and exited is not None:
-            limit_s = min(SHUTDOWN_S, until - time())
+            limit_s = min(STOP_STEP_S, until - time())
             if limit_s > 0:
                 await self._run.shut_down(limit_s)
             # After the shutdown request, a plugin ends by itself when its calls have finished.
             if self._in_flight:
-                await asyncio.wait((exited,), timeout=max(0.0, min(SHUTDOWN_S, until - time())))
+                await asyncio.wait((exited,), timeout=max(0.0, min(STOP_STEP_S, until - time())))
 
         await self._run.close(self.reason)
         await self._replacement.close()
@@ -496,8 +497,7 @@ class PluginProcess:
     async def _supervise(self, environment: HubEnvironment, is_started: bool) -> None:
         """Run the program, and start it again whenever a run is over. Does not return.
 
-        is_started: whether the present run has started already. If so, the method begins with the
-            end of this run; otherwise it starts a new one.
+        is_started: whether to begin with the end of the present run; otherwise with a new run.
         """
         if not is_started:
             # Wait for the dependencies, and for the previous plugin over QUIC (FirstStart).
@@ -537,10 +537,12 @@ class PluginProcess:
     async def _start(self, environment: HubEnvironment) -> bool:
         """Start a run. Returns whether it succeeded; if not, self.reason says why."""
         try:
-            # If the plugin uses no processor time before it is ready, settle() is called: requests
-            # then no longer wait for the plugin.
+            # Requests no longer wait for a plugin that uses no processor time before it is ready.
             tools, prompts = await self._run.start(
-                environment, self.first_start.settle, self.first_start.on_work, self._on_slow_boot
+                environment,
+                on_idle=self.first_start.settle,
+                on_work=self.first_start.on_work,
+                on_slow_boot=self._on_slow_boot,
             )
         except (ConcertinoError, OSError, ValueError) as exc:
             self._set_state("backing-off", await self._run.exit_reason() or errno_message(exc))
@@ -587,7 +589,7 @@ class PluginProcess:
         """Change the state, and report it. reason: why the plugin is not running, or empty."""
         # In all other states, the start that _start_again() waits for has succeeded or failed.
         if state not in ("waiting", "starting"):
-            self._replacement.has_started.set()
+            self._replacement.start_ended.set()
         if state == "backing-off":
             self.record.set_error(reason)
         self.state, self.reason = state, reason

@@ -22,8 +22,9 @@ class PluginRecord:
     last_error_at: the time of last_error, in seconds since 1970.
     failed_change: why the changed code or entry of the plugin does not start, while its old process
         still runs; empty if there is no such change.
-    unsent_failure: the error for the next call of a tool. The call makes this attribute empty
-        again. PluginWatch sets it to failed_change when changed code does not start.
+    unsent_failure: a failed_change that no user has seen yet; empty if there is none. The next call
+        of a tool fails with this text, so that the user who has changed the code sees it, and makes
+        the attribute empty.
     """
 
     def __init__(self) -> None:

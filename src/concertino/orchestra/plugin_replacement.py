@@ -30,18 +30,18 @@ class PluginReplacement:
     log: the plugin's logger.
 
     Attributes:
-    next: the PluginRun of the new process while it is being started; otherwise None. PluginProcess
-        sets it.
-    is_pending: whether a replacement is announced, so that the hub makes calls of the plugin wait
-        for it. PluginProcess.announce_replacement() sets it.
-    has_started: an event for a start of the program while no old process runs. PluginProcess clears
+    next_run: the PluginRun of the new process while it is being started; otherwise None.
+        PluginProcess sets it.
+    is_pending: whether the hub makes calls of the plugin wait for a replacement.
+        PluginProcess.set_replacement_pending() sets it.
+    start_ended: an event for a start of the program while no old process runs. PluginProcess clears
         it before such a start, and sets it when the start has succeeded or failed.
     """
 
     def __init__(self, log: logging.Logger) -> None:
-        self.next: PluginRun | None = None
+        self.next_run: PluginRun | None = None
         self.is_pending = False
-        self.has_started = asyncio.Event()
+        self.start_ended = asyncio.Event()
         self._log = log
         self._lock = asyncio.Lock()
         # The task of the replacement that is running.
@@ -51,7 +51,7 @@ class PluginReplacement:
 
     def groups(self) -> Iterator[int]:
         """Yield the ids of the process groups of the new run and of the old runs."""
-        for run in (self.next, *self._old):
+        for run in (self.next_run, *self._old):
             if run is not None and run.pid is not None:
                 yield run.pid
 
@@ -67,6 +67,7 @@ class PluginReplacement:
             try:
                 await asyncio.wait((task,))
             finally:
+                # The task still runs here only if this method itself is cancelled.
                 task.cancel()
                 self._current = None
         if not task.cancelled():

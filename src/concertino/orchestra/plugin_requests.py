@@ -63,18 +63,20 @@ Handler = Callable[[PluginRequest], Awaitable[Responses]]
 class PluginRequests:
     """The request handlers of a plugin. A Plugin or McpPlugin owns the object.
 
+    Their responses have no id: the code that sends a response sets the id of its request.
+
     name: the plugin's id.
     backend: handles the calls of tools and prompts. For a Plugin, this is the Plugin itself.
     has_tool: called with a tool's name and the Context of a call; returns whether the plugin has
         the tool for this caller.
     prompt_names: returns the names of the current prompts.
     storages: storage type -> the plugin's store for this type.
-    in_thread: runs a function that may block in a thread, and returns the function's result.
+    in_thread: runs a blocking function in a thread, and returns the function's result.
     hooks: the functions to run at boot and shutdown.
     events: the functions to call with events.
     on_shutdown: called without arguments after the shutdown functions have run for a shutdown
         request of the hub.
-    hub: returns the connection to the hub; None if there is none.
+    hub: a function that returns the connection to the hub; None if there is none.
 
     Attribute:
     handlers: kind of request -> the function that answers requests of this kind. The kind is the
@@ -340,8 +342,10 @@ def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
 
     kind = ToolResponse.UNKNOWN
     members = [b'"text":%s' % encode(text)]
-    if any(not isinstance(block, TextContent) for block in content):
+    has_other_content = any(not isinstance(block, TextContent) for block in content)
+    if has_other_content:
         members.append(b'"content":%s' % encode(content))
+    # The JSON of the object in the response.
     json = b""
     if structured is not UNSET:
         json = bytes(structured) if isinstance(structured, Raw) else encode(structured)
@@ -349,7 +353,7 @@ def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
         is_object = json.lstrip().startswith(b"{")
         # In results of this package, the text is the JSON of the structured content. In results of
         # other MCP servers, the text may say something else, so both must be sent.
-        if len(members) > 1 or not is_object or not _is_same_json(text, json):
+        if has_other_content or not is_object or not _is_same_json(text, json):
             members.append(b'"data":%s' % json)
             kind = ToolResponse.DATA
     if kind != ToolResponse.RESULT:
@@ -378,31 +382,6 @@ def _is_same_json(text: str, json: bytes) -> bool:
         return False
 
 
-def _tool_failure(text: str) -> PluginResponse:
-    """Return the response for a tool that failed.
-
-    text: the text content of the tool's result. If the tool has raised a ToolError, the text is
-        {"error": ..., "code": ...}, with more keys if the ToolError has details.
-
-    For a ToolError, the response gets its code, and the value of `error` as its message. If there
-    are more keys, the message is the whole text, because Go programs show only the message. For any
-    other failure, the code is `handler_error` and the message is the text.
-    """
-    response = error_response("", "handler_error", text)
-    failure = response.tool_call
-    try:
-        body = _parse_error_body(text) if text.startswith('{"error":') else None
-    except DECODE_ERRORS:
-        body = None
-    if body is not None and body.code != _NO_CODE:
-        failure.error_code = body.code
-        # If the text has no other keys, the receiver can make the text from the code and message.
-        if len(decode(text)) == len(body.__struct_fields__):
-            failure.error_message = body.error
-            failure.structured = ToolResponse.ERROR
-    return response
-
-
 class _ErrorBody(Struct):
     """The keys that the JSON text of every ToolError has."""
 
@@ -415,10 +394,37 @@ _parse_error_body = Decoder(_ErrorBody).decode
 _NO_CODE = "TOOL_FAILED"
 
 
+def _tool_failure(text: str) -> PluginResponse:
+    """Return the response for a tool that failed.
+
+    text: the text content of the tool's result. If the tool has raised a ToolError, the text is
+        {"error": ..., "code": ...}, with more keys if the ToolError has details.
+
+    For a ToolError, the response gets its code, and the value of `error` as its message. The
+    receiver makes the text from both. If there are more keys, the message is the whole text,
+    because Go programs show only the message. For any other failure, the code is `handler_error`
+    and the message is the text.
+    """
+    response = error_response("", "handler_error", text)
+    failure = response.tool_call
+    try:
+        body = _parse_error_body(text) if text.startswith('{"error":') else None
+    except DECODE_ERRORS:
+        body = None
+    if body is not None and body.code != _NO_CODE:
+        failure.error_code = body.code
+        has_other_keys = len(decode(text)) > len(body.__struct_fields__)
+        if not has_other_keys:
+            failure.error_message = body.error
+            failure.structured = ToolResponse.ERROR
+    return response
+
+
 def _content_block(content: Struct) -> ContentBlock:
     """Return the content of a prompt's message. Content other than text is sent as JSON text."""
     if isinstance(content, TextContent):
         return ContentBlock(type="text", text=content.text)
+    # The tag of the Struct is the value of `type` in MCP, such as "image".
     return ContentBlock(
         type=str(content.__struct_config__.tag or "text"), text=encode(content).decode()
     )

@@ -72,14 +72,14 @@ STEP_S = 10.0
 MCP_BOOT_S = START_S + 15.0
 # The pause between two health pings, and the time limit for the answer to one.
 HEALTH_S = 5.0
-# A plugin that is starting and sleeps (uses no processor time, idleness.py) for this time no longer
-# delays other plugins and requests.
-# Before READY, for a plugin with a Unix socket.
+# A plugin that sleeps (uses no processor time, idleness.py) for one of the next three times while
+# it starts no longer delays other plugins and requests. This one holds before READY, for a plugin
+# with a Unix socket.
 IDLE_S = 0.25
 # Before READY, for a plugin with QUIC. It is shorter, because these plugins start one after
 # another.
 QUIC_IDLE_S = 0.1
-# After READY, when a plugin may wait for other programs.
+# After READY. It is longer, because a plugin that boots may wait for other programs.
 BOOT_IDLE_S = 2.0
 # Time limit for the answer to a shutdown request.
 SHUTDOWN_S = 2.0
@@ -111,7 +111,7 @@ class HubEnvironment(Struct, frozen=True):
 
     folder: the directory for the plugins' sockets; its mode is 0700.
     socket_address: the hub's address for plugins with `socket: true`.
-    network_address: the hub's address for the other plugins; empty if there are none.
+    network_address: the hub's address for all other plugins; empty if the hub has no such plugins.
     certificates: the certificates, which QUIC needs.
     starts: the semaphore that limits how many plugins start at the same time.
     """
@@ -182,12 +182,12 @@ class PluginRun:
         """Start the process, connect, register and boot. Returns the plugin's tools and prompts.
 
         environment: the settings that all plugins of the hub share.
-        on_idle: called if the plugin uses no processor time for a while before the start is over,
-            perhaps because it waits for something that will not happen. It may be called twice.
-        on_work: called again and again before the plugin listens, with the processor time that the
-            plugin has used so far, in seconds.
-        on_slow_boot: called once if the plugin has not booted SLOW_BOOT_S seconds after it began to
-            listen, with a text for users that says for what the plugin waits.
+        on_idle: called if the plugin uses no processor time for a while, perhaps because it waits
+            for something that will not happen. It may be called twice: before READY and after it.
+        on_work: called again and again before READY, with the processor time that the plugin has
+            used so far, in seconds.
+        on_slow_boot: called once, with a text for users that says what the plugin waits for, if the
+            plugin has not booted within SLOW_BOOT_S seconds.
         Raises ConcertinoError, OSError or ValueError if the plugin does not start. Call close()
         after an exception, too.
         """
@@ -196,23 +196,23 @@ class PluginRun:
         assert exited is not None
         # Wait until the plugin has booted, or its process has ended. If the plugin sleeps for a
         # while before that, call on_idle(), and wait on.
-        introduction = asyncio.get_running_loop().create_task(
-            self._introduce(environment, on_slow_boot)
+        boot = asyncio.get_running_loop().create_task(
+            self._connect_and_boot(environment, on_slow_boot)
         )
         idle = self._watch_idleness(BOOT_IDLE_S)
         try:
-            await asyncio.wait((introduction, exited, idle), return_when=asyncio.FIRST_COMPLETED)
-            if not introduction.done() and not exited.done():
+            await asyncio.wait((boot, exited, idle), return_when=asyncio.FIRST_COMPLETED)
+            if not boot.done() and not exited.done():
                 on_idle()
-                await asyncio.wait((introduction, exited), return_when=asyncio.FIRST_COMPLETED)
-            if not introduction.done():
+                await asyncio.wait((boot, exited), return_when=asyncio.FIRST_COMPLETED)
+            if not boot.done():
                 raise Disconnected("it ended while it was being started")
-            return introduction.result()
+            return boot.result()
         finally:
             idle.cancel()
-            if not introduction.done():
-                introduction.cancel()
-                await asyncio.wait((introduction,))
+            if not boot.done():
+                boot.cancel()
+                await asyncio.wait((boot,))
 
     async def _wait_ready(
         self,
@@ -293,7 +293,7 @@ class PluginRun:
             address = f"unix:{environment.folder / f'{self._settings.number}.sock'}"
             hub_address = environment.socket_address
             output = PluginOutput(self._log, address)
-        program, inherited = _program(entry.binary)
+        program, inherited_names = _program(entry.binary)
         command = [
             *program,
             *entry.args,
@@ -304,8 +304,9 @@ class PluginRun:
         child = spawn(
             command,
             env={**variables, HUB_PID: str(os.getpid())},
-            inherit=inherited,
+            inherit=inherited_names,
             stderr=output,
+            # The time limits of the steps that end the process.
             ladder=self._settings.timeouts,
         )
         # Begin to read stdout and stderr.
@@ -314,7 +315,7 @@ class PluginRun:
         self.exited = asyncio.get_running_loop().create_task(child.wait())
         return address, output
 
-    async def _introduce(
+    async def _connect_and_boot(
         self, environment: HubEnvironment, on_slow_boot: Callable[[str], None]
     ) -> tuple[list[ToolDefinition], list[PromptDefinition]]:
         """Connect to the plugin, and send register and boot. Returns its tools and prompts.
@@ -414,7 +415,7 @@ class PluginRun:
         """Wait until the process exits, the connection is lost, or a health ping fails.
 
         Call this after start(). Returns a text for users that says what has happened. The process
-        may still run.
+        may still run. A moment later, exit_reason() may know more.
         """
         link, exited = self.link, self.exited
         assert link is not None
@@ -520,15 +521,17 @@ def _program(binary: str) -> tuple[list[str], Sequence[str]]:
     if binary == "concertino":
         return [sys.executable, "-m", "concertino"], (*INHERITED, "PYTHONPATH")
 
-    command, inherited = [binary], INHERITED
+    command, variables = [binary], INHERITED
     # If the file is missing, leave the command as it is: the error of spawn() then names the file,
     # while Python would only exit with code 2.
     if binary.endswith(".py") and Path(binary).exists():
-        command, inherited = [sys.executable, binary], (*INHERITED, "PYTHONPATH")
+        command, variables = [sys.executable, binary], (*INHERITED, "PYTHONPATH")
     # If the program does not exist, spawn() reports that better than DIE_WITH_HUB.
+    # The flags make the start fast and independent of the plugin's variables: isolated (-I),
+    # without the module site (-S), and with the program in the next argument (-c).
     if sys.platform == "linux" and shutil.which(command[0]) is not None:
-        return [sys.executable, "-ISc", DIE_WITH_HUB, str(os.getpid()), *command], inherited
-    return command, inherited
+        return [sys.executable, "-ISc", DIE_WITH_HUB, str(os.getpid()), *command], variables
+    return command, variables
 
 
 def _describe_exit(status: int) -> str:

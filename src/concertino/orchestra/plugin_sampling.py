@@ -47,7 +47,8 @@ async def sample_at_hub(
 
     hub: the connection to the hub, which forwards the request to a plugin.
     sampling: the request. Its metadata may name a provider: {"orchestra/provider": "openai"}.
-    call: the tool call that causes the request. The request gets its trace context and session id.
+    call: the tool call that causes the request. The request gets the call's trace context and
+        session id.
     plugin: the id of the plugin that runs the tool.
     Raises MissingCapability if the hub has no provider for the request, and RpcError if the
     provider fails.

@@ -32,9 +32,9 @@ class PluginSet:
     """Starts, changes and ends the plugins of a hub. Use it on one event loop.
 
     entries: the enabled plugins, in the order of the plugins file.
-    stop_s: how long stop() waits for all plugins together to end by themselves, in seconds. stop()
-        then ends the plugins that still run: it closes their stdin, sends SIGTERM, and at last
-        sends SIGKILL. These three steps together take at most stop_s again.
+    stop_s: how long stop() waits for the plugins to end by themselves, in seconds. It takes at most
+        stop_s more to end the plugins that still run: it closes their stdin, sends SIGTERM, and at
+        last SIGKILL.
     on_change: called when a plugin's state, tools or prompts have changed, and when plugins were
         added or removed.
 
@@ -74,9 +74,9 @@ class PluginSet:
             dependencies = [by_id[id] for id in entry.depends_on]
             plugin = self.by_id.get(entry.id)
             if plugin is None:
-                before = previous if not entry.socket else None
                 settings = self._settings(entry)
-                plugin = PluginProcess(settings, dependencies, self._on_change, before)
+                awaited = previous if not entry.socket else None
+                plugin = PluginProcess(settings, dependencies, self._on_change, awaited)
                 added.append(plugin)
             plugin.dependencies = dependencies
             if not entry.socket:
@@ -89,6 +89,7 @@ class PluginSet:
     def _settings(self, entry: PluginEntry) -> LaunchSettings:
         return LaunchSettings(
             entry=entry,
+            # A new process needs another socket than the old one, which may still run.
             number=next(self._numbers),
             timeouts=_shutdown_timeouts(self._stop_s),
             log=logging.getLogger(f"concertino.hub.{entry.id}"),
@@ -144,10 +145,10 @@ class PluginSet:
         Raises ValueError, and changes nothing, if a dependency is missing or dependencies form a
         cycle.
         """
-        before = self.by_id
+        old_plugins = self.by_id
         added = self._put(entries)
         self._environment = environment
-        for id, plugin in before.items():
+        for id, plugin in old_plugins.items():
             if id not in self.by_id:
                 self._retire(plugin)
         self._on_change()
@@ -181,7 +182,7 @@ class PluginSet:
         """End a plugin's process after its calls, and start the program again.
 
         Waits until the new process has started or failed, at most 15 seconds
-        (plugin_process.START_S) after the end of the old one.
+        (plugin_process.RESTART_S) after the end of the old one.
         """
         assert self._environment is not None, "the hub has not been launched"
         until = asyncio.get_running_loop().time() + self._stop_s

@@ -30,10 +30,10 @@ class PluginWatch:
     """Watches the files of one plugin. Use it on one event loop. Call start() next.
 
     paths: the files and directories to watch.
-    plugin: the plugin. PluginWatch calls its announce_replacement() when a replacement begins and
-        ends.
-    replace: starts a new process of the plugin, which gets all calls as soon as it has started.
-        Returns when the process has started or failed to start.
+    plugin: the plugin. PluginWatch calls its set_replacement_pending() when a replacement begins
+        and ends.
+    replace: starts a new process of the plugin, with settings that the PluginSet makes. The process
+        gets all calls as soon as it has started. Returns when it has started or failed to start.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class PluginWatch:
         has_changed = await self._files.check()
         # While this call waited, another check() may have begun to replace the process.
         if has_changed and self._reloading is None:
-            self._plugin.announce_replacement(True)
+            self._plugin.set_replacement_pending(True)
             self._reloading = asyncio.get_running_loop().create_task(self._reload())
 
     async def _follow(self) -> None:
@@ -103,4 +103,4 @@ class PluginWatch:
             log.exception("%s: a change could not be applied", self._plugin.id)
         finally:
             self._reloading = None
-            self._plugin.announce_replacement(False)
+            self._plugin.set_replacement_pending(False)

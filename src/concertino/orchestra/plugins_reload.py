@@ -41,7 +41,7 @@ POLL_S = 1.0
 SETTLE_S = 0.05
 # After this many pauses of SETTLE_S, a file that still changes is read anyway.
 MAX_SETTLE_STEPS = 20
-# The settings in a plugins file that a running hub cannot change.
+# The settings in a plugins file, attributes of PluginsFile, that a running hub cannot change.
 FIXED = ("listen_addr", "certs_dir", "cluster")
 
 
@@ -55,6 +55,7 @@ class PluginsReload:
 
     Call open() after the hub's launch(), and close() before its stop().
 
+    hub: the hub that runs the plugins of the file.
     file: the content of the file with which the hub was started.
     trust: whether changes are applied without the user's approval.
     store: the user's approvals; None for those in the user's state directory.
@@ -79,7 +80,7 @@ class PluginsReload:
         self._statuses = self._read_statuses()
         # Plugin id -> the definition that was logged last as not approved. A definition has a
         # digest of each part of an entry that needs approval.
-        self._shown: dict[str, Definition] = {}
+        self._logged: dict[str, Definition] = {}
         self._following: asyncio.Task[None] | None = None
 
     def open(self) -> None:
@@ -169,20 +170,7 @@ class PluginsReload:
         )
         chosen = {entry.id: entry for entry in file.enabled if entry.id not in unapproved}
         chosen |= {id: running[id] for id in unapproved if id in running}
-        # A plugin cannot run without its dependencies. If its new entry depends on a plugin that
-        # may not run, it keeps its old entry. If its old entry does so, too, or there is no old
-        # entry, it does not run. Then other plugins may depend on it, so repeat this until no
-        # dependency is missing.
-        while missing := {
-            entry.id: id for entry in chosen.values() for id in entry.depends_on if id not in chosen
-        }:
-            for id, dependency in missing.items():
-                withheld[id] = f"it depends on {dependency}, which does not run"
-                before = running.get(id)
-                if before is None or chosen[id] == before:
-                    del chosen[id]
-                else:
-                    chosen[id] = before
+        _withhold_dependents(chosen, running, withheld)
         self._hub.withheld = withheld
         return [chosen[entry.id] for entry in file.enabled if entry.id in chosen]
 
@@ -191,25 +179,26 @@ class PluginsReload:
     ) -> Mapping[str, Definition]:
         """Return the definitions that are not approved, by plugin id. Logs each of them once.
 
+        If the user has approved nothing yet, stores the running definitions as approved.
         running: the entries of the running plugins, by id. They count as approved.
         """
+        # Open the store at its first use, because a user without a home directory has none.
         store = self._store = self._store or _open_store()
         key, path = store.key(), self._path.resolve()
         definitions = define_plugins(file, key)
         approved = store.read(path)
-        current = {id: define_plugin(entry, key) for id, entry in running.items()}
+        running_definitions = {id: define_plugin(entry, key) for id, entry in running.items()}
         unapproved = {
             id: definition
             for id, definition in definitions.items()
-            if definition not in (current.get(id), approved.servers.get(id))
+            if definition not in (running_definitions.get(id), approved.servers.get(id))
         }
         if unapproved and not approved.servers:
-            # Store the definitions that run as approved, so that `concertino approve` can show the
-            # differences from them.
-            store.approve(path, current)
-            approved = ApprovedFile(str(path), current)
+            # `concertino approve` shows the differences from the approved definitions.
+            store.approve(path, running_definitions)
+            approved = ApprovedFile(str(path), running_definitions)
         self._log_unapproved(unapproved, approved, running)
-        self._shown = dict(unapproved)
+        self._logged = dict(unapproved)
         # This method may just have written the approvals. That must not count as a change.
         self._statuses = (self._statuses[0], read_file_status(store.stored_at(path)))
         return unapproved
@@ -226,7 +215,7 @@ class PluginsReload:
         running: the entries of the running plugins, by id.
         """
         for id, definition in unapproved.items():
-            if self._shown.get(id) == definition:
+            if self._logged.get(id) == definition:
                 continue
             # Log each line separately, because a log record must be one line.
             for line in describe_unapproved(approved, id, definition):
@@ -238,6 +227,36 @@ class PluginsReload:
                 outcome,
                 self._path,
             )
+
+
+def _withhold_dependents(
+    chosen: dict[str, PluginEntry],
+    running: Mapping[str, PluginEntry],
+    withheld: dict[str, str],
+) -> None:
+    """Withhold the plugins whose entry depends on a plugin that does not run.
+
+    - A plugin keeps its old entry if it runs now and the old entry is not the chosen one.
+    - Otherwise it does not run, and the plugins that depend on it are withheld as well.
+
+    chosen: plugin id -> the entry to run. This function changes it.
+    running: plugin id -> entry, for the plugins that run now.
+    withheld: plugin id -> why its change must wait. This function adds the withheld plugins.
+    """
+    # Each step changes one entry. It is over when no chosen entry has a missing dependency.
+    while missing := [
+        (entry.id, dependency)
+        for entry in chosen.values()
+        for dependency in entry.depends_on
+        if dependency not in chosen
+    ]:
+        id, dependency = missing[0]
+        withheld[id] = f"it depends on {dependency}, which does not run"
+        old = running.get(id)
+        if old is None or chosen[id] == old:
+            del chosen[id]
+        else:
+            chosen[id] = old
 
 
 def _open_store() -> ApprovalStore:

@@ -3,6 +3,10 @@
 A hub starts plugins, programs with tools, and forwards requests to them. While a plugin starts for
 the first time, or a new process replaces its old one, it is not certain yet which plugin has a
 tool. The Hub (hub.py) therefore finds the plugin for a request with StartWaits.
+
+A plugin's FirstStart (first_start.py) is *over* when it has succeeded or failed. It is *settled*
+when it is over, or when requests should no longer wait for it, for example because the plugin
+sleeps. It is *late* when the plugin has used much processor time and is not ready.
 """
 
 from __future__ import annotations
@@ -28,8 +32,8 @@ class StartWaits:
     plugins: the plugins of the hub.
 
     Attribute:
-    are_over: whether no request has to wait: no plugin starts for the first time, and no plugin's
-        process is being replaced.
+    are_over: True if no request has to wait, because no plugin starts for the first time and no
+        plugin's process is being replaced.
     """
 
     def __init__(self, plugins: PluginSet) -> None:
@@ -45,7 +49,7 @@ class StartWaits:
         The Hub calls this method whenever the state of a plugin has changed.
         """
         self.are_over = all(
-            plugin.first_start.over.is_set() and not plugin.is_replaced
+            plugin.first_start.over.is_set() and not plugin.is_being_replaced
             for plugin in self._plugins.by_start
         )
         if self._next_change is not None:
@@ -83,11 +87,12 @@ class StartWaits:
         # A plugin of the cluster has started, because the hub finds only plugins that run.
         if not isinstance(provider, PluginProcess):
             return False
-        if provider.is_replaced or not provider.first_start.over.is_set():
+        if provider.is_being_replaced or not provider.first_start.over.is_set():
             return True
         if not provider.uses_quic:
             return False
-        # Of several plugins over QUIC that offer a feature, the last one in the file provides it.
+        # Of several plugins over QUIC that offer a feature, the last one in the file provides it
+        # (routes.py). To wait longer than necessary does no harm, so AI providers do not matter.
         plugins = [*self._plugins.by_id.values()]
         later = plugins[plugins.index(provider) + 1 :]
         return any(
@@ -98,11 +103,10 @@ class StartWaits:
         )
 
     async def wait_settled(self, peer: RemotePeer | None = None) -> None:
-        """Wait until all plugins have started, or as long as a request may wait for them.
+        """Wait until the first starts of all plugins are settled, and no process is being replaced.
 
-        1. Wait up to 15 s until each first start has succeeded or failed, or its plugin sleeps
-           (uses no processor time). Later requests no longer wait for the starts that remain.
-        2. Wait up to 15 s until no process of a plugin is being replaced.
+        Waits at most 15 s for each of both. Later requests do not wait again for a first start that
+        is not settled then.
 
         peer: the sender of the request; None if the hub itself waits. The request of a plugin that
             is itself starting does not wait, because two plugins could wait for each other.
@@ -125,7 +129,7 @@ class StartWaits:
             for wait in late:
                 waits[wait].first_start.settle()
         until = asyncio.get_running_loop().time() + START_S
-        while any(plugin.is_replaced for plugin in self._plugins.by_start):
+        while any(plugin.is_being_replaced for plugin in self._plugins.by_start):
             if not await self._wait_change(until):
                 break
 
@@ -145,5 +149,5 @@ class StartWaits:
         return any(
             is_plugin(peer, plugin)
             for plugin in self._plugins.by_start
-            if plugin.is_replaced or not plugin.first_start.over.is_set()
+            if plugin.is_being_replaced or not plugin.first_start.over.is_set()
         )
