@@ -39,7 +39,7 @@ async def test_callers_go_on_until_1_mib_is_buffered(tmp_path: Path, has_tls: bo
             connection.publish("x", bytes(2**16))
             await asyncio.sleep(0)
         assert full == [True]
-        assert 2**20 < connection.unread_bytes < 2**20 + 2**18
+        assert 2**20 < connection.unsent_bytes < 2**20 + 2**18
         connection.abort("the test is over")
     finally:
         server.stop()
@@ -55,7 +55,7 @@ async def test_a_connection_is_closed_while_its_server_reads_the_remaining_outpu
             NatsServer("localhost", server.port), NatsOptions("test")
         )
         server.signal(signal.SIGSTOP)
-        while connection.unread_bytes < 2**18:
+        while connection.unsent_bytes < 2**18:
             connection.publish("x", bytes(2**16))
             await asyncio.sleep(0)
         closing = asyncio.ensure_future(connection.close())

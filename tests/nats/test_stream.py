@@ -73,8 +73,8 @@ class NoFollower:
     def __init__(self) -> None:
         self.begun: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
 
-    def begin(self, id: str, first: int, last: int) -> None:
-        self.begun.put_nowait((id, last))
+    def begin(self, id: str, oldest: int, newest: int) -> None:
+        self.begun.put_nowait((id, newest))
 
     def handle(self, number: int, payload: bytes) -> None:
         pass

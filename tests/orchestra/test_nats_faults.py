@@ -534,7 +534,7 @@ async def test_a_server_that_refuses_long_messages_is_not_used() -> None:
         servers = parse_servers(process.address)
         try:
             with pytest.raises(Disconnected, match="max_payload is 131072, and must be at least 3"):
-                await NatsCluster(servers, nats_options(servers, "orchestrator", None)).open(0)
+                await NatsCluster(servers, nats_options(servers, "orchestrator", None)).open(1)
         finally:
             process.stop()
 

@@ -243,8 +243,12 @@ class NatsWorld:
         clock = SimpleNamespace(time=lambda: 1e9 + self.poller.now)
         numbers = itertools.count()
         with ExitStack() as stack:
-            for module in (cluster_module, link_module, worker_module, messages_module):
+            for module in (cluster_module, link_module, worker_module):
                 stack.enter_context(patch.object(module, "random", chance))
+            secret = SimpleNamespace(
+                token_hex=lambda size: f"{chance.getrandbits(8 * size):0{2 * size}x}"
+            )
+            stack.enter_context(patch.object(messages_module, "secrets", secret))
             # Not from `chance`, so that the seeds that tests name mean the same runs as before.
             ids = SimpleNamespace(token_hex=lambda size: f"{next(numbers):0{2 * size}x}")
             stack.enter_context(patch.object(cluster_module, "secrets", ids))

@@ -186,8 +186,9 @@ def _create_buckets(args: argparse.Namespace, names: list[str]) -> None:
             text = "created" if before.is_new else "exists already"
             if now.replicas != before.replicas:
                 text += f", now on {now.replicas} servers instead of {before.replicas}"
-            if before.foreign:
-                text += f"; it may read or forge messages of others: {', '.join(before.foreign)}"
+            if before.suspicious_settings:
+                settings = ", ".join(before.suspicious_settings)
+                text += f"; it may read or forge messages of others: {settings}"
             sys.stdout.write(f"{name}: {text}\n")
             sys.stdout.flush()
     except BucketRefused as exc:

@@ -1,10 +1,9 @@
 """BlockingNats: requests to a NATS server from a thread, or from code that may block for a moment.
 
-    server = BlockingNats(parse_servers("nats://a,b,c"), NatsOptions(name="tools.notes"))
-    [response] = server.request_all([Request("$JS.API.INFO")], timeout_s=1.0)
+    nats = BlockingNats(parse_servers("nats://a,b,c"), NatsOptions(name="tools.notes"))
+    [response] = nats.request_all([Request("$JS.API.INFO")], timeout_s=1.0)
 
-Buckets use a BlockingNats (bucket.py). Several threads may use the same BlockingNats; they wait for
-each other.
+Buckets use a BlockingNats (bucket.py).
 
 A BlockingNats connects at the first request, and again after a failure. Between two requests,
 nothing reads from the connection. So the server's pings are answered only before the next request.
@@ -13,6 +12,7 @@ If the server has ended the connection in the meantime, the next request connect
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import socket
@@ -59,7 +59,8 @@ class Request(Struct, frozen=True):
     """A message that gets one response.
 
     subject: the NATS subject to which the message is published.
-    headers: the header block with its first and its empty last line; empty for no headers.
+    headers: the encoded headers, from the line `NATS/1.0` to the empty line at the end; empty for
+        no headers.
     """
 
     subject: str
@@ -70,8 +71,11 @@ class Request(Struct, frozen=True):
 class BlockingNats:
     """A client of a NATS server whose methods block until the server has answered.
 
-        server = BlockingNats(parse_servers("nats://a,b,c"), NatsOptions(name="tools.notes"))
-        [response] = server.request_all([Request("$JS.API.INFO")], timeout_s=1.0)
+        nats = BlockingNats(parse_servers("nats://a,b,c"), NatsOptions(name="tools.notes"))
+        [response] = nats.request_all([Request("$JS.API.INFO")], timeout_s=1.0)
+
+    Several threads may use the same object; their calls wait for each other. After no server could
+    be reached, calls within 0.5 s fail at once.
 
     servers: the servers of a cluster, which are tried in random order until one accepts.
     options: the options of a connection, such as TLS settings and a key.
@@ -86,8 +90,9 @@ class BlockingNats:
         self._connect_s = connect_s
         self._lock = threading.Lock()
         self._connection: _Connection | None = None
-        # When the last failed attempt to connect ended, by time.monotonic().
-        self._failed_at = -RETRY_S
+        # When the last failed attempt to connect ended, by time.monotonic(), which may be near 0
+        # after the machine has started.
+        self._failed_at = -math.inf
         # Why this attempt failed.
         self._reason = ""
 
@@ -95,8 +100,12 @@ class BlockingNats:
         """Send several requests at once, and return their responses in the same order.
 
         Blocks until all responses have arrived. Connects first if there is no connection.
+
+        requests: none may be longer than the server's max_payload (1 MiB by default), or the server
+            disconnects.
         timeout_s: the time limit for the responses, in seconds, in addition to the time for
             connecting.
+
         Raises:
             Disconnected: no server can be reached, the server reports an error, or the server has
                 not answered all requests in time. It may have handled some of them.
@@ -106,10 +115,11 @@ class BlockingNats:
             ConcertinoError: the key in the options is not valid.
         """
         with self._lock:
-            until = time.monotonic() + timeout_s
+            # Answering pings and sending the requests have a limit of timeout_s each, so that late
+            # pings do not use up the time for the responses.
             if self._connection is not None:
                 try:
-                    self._connection.answer_pings(until)
+                    self._connection.answer_pings(time.monotonic() + timeout_s)
                 except FAILURES:
                     # No request was sent yet, so it is safe to connect again.
                     self._close()
@@ -160,9 +170,7 @@ class _Connection:
 
     def __init__(self, server: NatsServer, options: NatsOptions, until: float) -> None:
         self.server = server
-        self.socket = socket.create_connection(
-            (server.host, server.port), max(0.001, until - time.monotonic())
-        )
+        self.socket = socket.create_connection((server.host, server.port), _socket_timeout(until))
         self._parser = NatsParser()
         # Events that were read and not handled yet, latest first.
         self._events: list[NatsEvent] = []
@@ -187,6 +195,7 @@ class _Connection:
                 self.socket, server_hostname=options.server_name or self.server.host
             )
         opening = encode_connect(connect_members(self.server, options, info.nonce))
+        # The only subscription of the connection has the number 1.
         self.socket.sendall(opening + encode_subscribe(f"{self._inbox}.*", 1) + b"PING\r\n")
         # The server answers the ping if it accepts this client, and sends an error otherwise.
         while not isinstance(event := self._next(until), Pong):
@@ -206,7 +215,7 @@ class _Connection:
             reply = f"{self._inbox}.{self._count}"
             replies[reply] = number
             output.append(encode_publish(request.subject, request.payload, reply, request.headers))
-        self.socket.settimeout(max(0.001, until - time.monotonic()))
+        self.socket.settimeout(_socket_timeout(until))
         self.socket.sendall(b"".join(output))
 
         responses: dict[int, NatsMessage] = {}
@@ -231,7 +240,7 @@ class _Connection:
                 self._receive()
         except (BlockingIOError, ssl.SSLWantReadError):
             pass
-        self.socket.settimeout(max(0.001, until - time.monotonic()))
+        self.socket.settimeout(_socket_timeout(until))
         while self._events:
             self._handle(self._events.pop())
 
@@ -249,6 +258,7 @@ class _Connection:
         while not self._events:
             left_s = until - time.monotonic()
             if left_s <= 0:
+                # The first argument is the errno; errno_message() returns the second one.
                 raise TimeoutError(None, "no answer in time")
             self.socket.settimeout(left_s)
             self._receive()
@@ -261,3 +271,9 @@ class _Connection:
             raise Disconnected("the server disconnected")
         # _next() takes the last item of the list, which is the earliest event.
         self._events = [*reversed(self._parser.feed(data)), *self._events]
+
+
+def _socket_timeout(until: float) -> float:
+    """Return the seconds until a time of time.monotonic(), as a timeout of a socket."""
+    # A socket raises ValueError for a negative timeout, and does not wait at all with 0.
+    return max(0.001, until - time.monotonic())

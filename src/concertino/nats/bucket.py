@@ -1,6 +1,6 @@
 """Bucket: a key-value bucket of JetStream, for code that may block.
 
-    bucket = Bucket(server, "notes", replicas=3)
+    bucket = Bucket(nats, "notes", replicas=3)
     revision = bucket.put("a", b"text", expected=0)    # None if the key exists already
     bucket.get("a")                                    # Value(b"text", revision)
 
@@ -74,8 +74,8 @@ class Value(Struct, frozen=True):
     """The value of a key.
 
     data: the bytes; None if the key has no value.
-    revision: the number of the write that stored or deleted the value, among all writes to the
-        bucket; 0 if the key never had a value.
+    revision: the number of the last write or deletion of this key, in the order of all writes and
+        deletions in the bucket; 0 if the key never had a value.
     """
 
     data: bytes | None
@@ -85,14 +85,17 @@ class Value(Struct, frozen=True):
 def encode_key(text: str) -> str:
     """Return a string in a form that can be a key of a bucket.
 
-    ASCII letters, digits, `/`, `_` and `-` stay. Each other character becomes `=` and two
-    hexadecimal digits for each of its bytes in UTF-8.
+    ASCII letters, digits, `/`, `_` and `-` stay. Each byte (UTF-8) of any other character becomes
+    `=` and two hexadecimal digits: `é` becomes `=c3=a9`.
     """
     return _ESCAPED.sub(lambda m: "".join(f"={byte:02x}" for byte in m[0].encode()), text)
 
 
 def decode_key(key: str) -> str:
-    """Return the string that encode_key() has converted to this key."""
+    """Return the string that encode_key() has converted to this key.
+
+    In a key that encode_key() has not made, invalid UTF-8 becomes U+FFFD, and the rest stays.
+    """
     raw = _ESCAPE.sub(lambda m: bytes([int(m[1], 16)]), key.encode())
     return raw.decode("utf-8", "replace")
 
@@ -102,41 +105,45 @@ class BucketState(Struct, frozen=True):
 
     is_new: whether create() has created the bucket.
     replicas: on how many servers the values are stored.
-    foreign: the names of suspicious settings, such as `republish`; usually empty. With them, the
-        bucket stores messages of other subjects, or publishes its values to other subjects. This
+    suspicious_settings: the names of settings, such as `republish`, with which the bucket stores
+        messages of other subjects, or publishes its values to other subjects; usually empty. This
         package creates no such bucket, so an attacker may have created it to read or forge
-        messages.
+        messages. create() does not refuse the bucket: the caller must decide.
     """
 
     is_new: bool
     replicas: int
-    foreign: Sequence[str] = ()
+    suspicious_settings: Sequence[str] = ()
 
 
 class Bucket:
     """A key-value bucket, which the first operation creates if it does not exist.
 
-        bucket = Bucket(server, "notes", replicas=3)
+        bucket = Bucket(nats, "notes", replicas=3)
         revision = bucket.put("a", b"text", expected=0)    # None if the key exists already
 
     All methods block. They raise BucketError if the server cannot be reached or reports an error.
-    After a BucketError of put() or delete(), the change may have been stored nevertheless. If the
-    servers have the permissions of orchestra/nats_permissions.py, only the NATS user of a hub (the
-    process that starts plugins) may create the bucket. Before the bucket exists, the operations of
-    other users raise BucketRefused.
+    After a BucketError of put() or delete(), the change may have been stored nevertheless. A key
+    that may have characters other than letters, digits, `/`, `_` and `-` must be encoded with
+    encode_key().
 
-    server: sends the requests, and connects to the servers when needed.
+    If the servers have the permissions of orchestra/nats_permissions.py, only the NATS user of a
+    hub (the process that starts plugins) may create the bucket. Before the bucket exists, the
+    operations of other users raise BucketRefused.
+
+    nats: sends the requests, and connects to the servers when needed.
     name: letters, digits, `-` and `_`.
     replicas: on how many servers the values of a new bucket are stored: 1, 3 or 5.
     max_age_s: after how many seconds the values of a new bucket are deleted; 0 for never.
     timeout_s: the time limit of each exchange with the server, in seconds. get_all() may need
         several exchanges.
-    owner: the id of the plugin that uses the bucket, or `front-end`, for the text of BucketRefused.
+    owner: the id of the plugin that uses the bucket, or `front-end`. BucketRefused advises to run
+        `concertino cluster buckets` with it; the default is a placeholder for this text.
     """
 
     def __init__(
         self,
-        server: BlockingNats,
+        nats: BlockingNats,
         name: str,
         *,
         replicas: int = 1,
@@ -144,7 +151,7 @@ class Bucket:
         timeout_s: float = 2.0,
         owner: str = "PLUGIN",
     ) -> None:
-        self._server = server
+        self._nats = nats
         self._name = name
         self._owner = owner
         self._prefix = f"$KV.{name}."
@@ -156,6 +163,7 @@ class Bucket:
             "name": self._stream,
             "subjects": [f"{self._prefix}>"],
             "max_msgs_per_subject": 1,
+            # In nanoseconds.
             "max_age": int(max_age_s * 1e9),
             "discard": "new",
             "storage": "file",
@@ -169,8 +177,8 @@ class Bucket:
     def create(self) -> BucketState:
         """Create the bucket if it does not exist, and return its state.
 
-        A bucket that exists keeps its settings. Raises BucketRefused if this user may not create
-        the bucket.
+        The other methods do this, too. Call create() to learn the state, or to fail early. A bucket
+        that exists keeps its settings. Raises BucketRefused if this user may not create the bucket.
         """
         answer = self._ask_stream("INFO")
         is_new = answer.error is not None and answer.error.err_code == NO_STREAM
@@ -200,10 +208,12 @@ class Bucket:
 
     def _state_of(self, config: Mapping[str, Any], is_new: bool) -> BucketState:
         """Return the state of the bucket from the settings that the server reports."""
-        foreign = [name for name in ("mirror", "sources", "republish") if config.get(name)]
+        # Settings that let the bucket exchange messages with other subjects. The user may have
+        # changed others, such as max_age.
+        suspicious = [name for name in ("mirror", "sources", "republish") if config.get(name)]
         if config.get("subjects") != self._settings["subjects"]:
-            foreign.append("subjects")
-        return BucketState(is_new, config.get("num_replicas", 1), foreign)
+            suspicious.append("subjects")
+        return BucketState(is_new, config.get("num_replicas", 1), suspicious)
 
     def get(self, key: str) -> Value:
         """Return the value of a key. Its `data` is None if the key has no value."""
@@ -234,16 +244,18 @@ class Bucket:
         data: the value, at most MAX_VALUE_BYTES (almost 1 MiB).
         expected: the revision that the key must have before; 0 if the key must never have had a
             value; None for any revision.
-        Returns None, and stores nothing, if the key has another revision.
+        Returns None, and stores nothing, if the key has another revision than `expected`. Raises
+        BucketError if the value is too large.
         """
-        return self._publish(key, data, expected, "")
+        return self._publish(key, data, expected)
 
     def delete(self, key: str, expected: int | None = None) -> bool:
-        """Delete the value of a key. Returns False, and deletes nothing, for another revision.
+        """Delete the value of a key, and return True, even if the key has no value.
 
         expected: the revision that the key must have; None for any revision.
+        Returns False, and deletes nothing, if the key has another revision than `expected`.
         """
-        return self._publish(key, b"", expected, "\r\nKV-Operation:DEL") is not None
+        return self._publish(key, b"", expected, "DEL") is not None
 
     def list_keys(self) -> list[str]:
         """Return all keys, sorted, including keys whose value was deleted."""
@@ -259,21 +271,26 @@ class Bucket:
 
     def close(self) -> None:
         """Disconnect from the server. The next operation connects again."""
-        self._server.close()
+        self._nats.close()
 
-    def _publish(self, key: str, data: bytes, expected: int | None, more: str) -> int | None:
+    def _publish(
+        self, key: str, data: bytes, expected: int | None, operation: str = ""
+    ) -> int | None:
         """Store a value, or a message that marks a deletion, and return its revision.
 
         expected: the revision that the key must have before; None for any revision.
-        more: header lines for the message, each after a line break; "" for none.
-        Returns None, and stores nothing, if the key has another revision.
+        operation: DEL for a deletion; "" for a value.
+        Returns None, and stores nothing, if the key has another revision than `expected`.
         """
         if len(data) > MAX_VALUE_BYTES:
             raise BucketError(f"a value of {len(data)} bytes; at most {MAX_VALUE_BYTES} fit")
-        lines = more
+        fields: list[str] = []
         if expected is not None:
-            lines = f"\r\nNats-Expected-Last-Subject-Sequence:{expected}{more}"
-        headers = b"%b%b\r\n\r\n" % (HEADER_LINE, lines.encode()) if lines else b""
+            fields.append(f"Nats-Expected-Last-Subject-Sequence:{expected}")
+        if operation:
+            fields.append(f"KV-Operation:{operation}")
+        lines = (HEADER_LINE.decode(), *fields, "", "")
+        headers = "\r\n".join(lines).encode() if fields else b""
         [answer] = self._call([Request(f"{self._prefix}{key}", data, headers)])
         if answer.error is None:
             return answer.sequence
@@ -313,7 +330,7 @@ class Bucket:
 
     def _send(self, requests: Sequence[Request]) -> Sequence[NatsMessage]:
         try:
-            return self._server.request_all(requests, self._timeout_s)
+            return self._nats.request_all(requests, self._timeout_s)
         except PermissionsViolation as exc:
             raise BucketRefused(str(exc)) from None
         except Disconnected as exc:
@@ -340,5 +357,6 @@ def _read_value(stored: StoredMessage | None) -> Value:
     """
     if stored is None:
         return Value(None, 0)
+    # Both operations of ADR-8, DEL and PURGE, mean that the key has no value.
     is_deleted = b"KV-Operation" in b64decode(stored.headers)
     return Value(None if is_deleted else b64decode(stored.data), stored.sequence)

@@ -25,11 +25,12 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 
 from msgspec.structs import replace
 
 from concertino.errors import Disconnected
-from concertino.nats.connection import NatsConnection, NotAuthorized, open_connection
+from concertino.nats.connection import CONNECT_S, NatsConnection, NotAuthorized, open_connection
 from concertino.nats.protocol import ServerInfo
 from concertino.nats.servers import NatsOptions, NatsServer
 
@@ -61,7 +62,8 @@ class NatsCluster:
 
     Attributes:
     id: eight random hexadecimal digits, which tell processes of the same name apart.
-    on_connect: functions to call with each new connection, to subscribe on it.
+    on_connect: functions to call with each new connection, to subscribe on it. A function that is
+        added later is not called with the current connection.
     on_retire: functions to call with an old connection after a new connection has replaced it. They
         should end the subscriptions that bring new requests. Calls in progress may still use the
         old connection.
@@ -90,7 +92,9 @@ class NatsCluster:
         """The current connection. Raises Disconnected while there is none."""
         connection = self._connection
         if connection is None or connection.ended.done():
-            raise Disconnected(f"the cluster cannot be reached: {self._failure}; it is tried again")
+            # Nothing reconnects before open() and after close().
+            rest = "" if self._supervision is None else "; it is tried again"
+            raise Disconnected(f"the cluster cannot be reached: {self._failure}{rest}")
         return connection
 
     @property
@@ -101,15 +105,20 @@ class NatsCluster:
     async def open(self, timeout_s: float = OPEN_S) -> None:
         """Connect to one of the servers, and keep connected in the background until close().
 
-        timeout_s: how long to try, in seconds.
-        Raises Disconnected if no server accepts a connection in this time. Raises NotAuthorized at
-        once if a server refuses this client. Raises ImportError if the options have a key and the
-        extra `nats` is not installed, and ConcertinoError if the key is not valid.
+        timeout_s: how long to try, in seconds; the last attempt may end later. Each server gets an
+            equal part of this time, so that a silent server leaves time for the others.
+
+        Raises these exceptions, after which nothing runs in the background:
+            Disconnected: no server accepts a connection in this time.
+            NotAuthorized: the server that was tried last refuses this client.
+            ImportError: the options have a key, and the extra `nats` is not installed.
+            ConcertinoError: the key is not valid.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
+        attempt_s = min(CONNECT_S, timeout_s / len(self._servers))
         pause = FIRST_S
-        while (connection := await self._try_servers(self._servers)) is None:
+        while (connection := await self._try_servers(self._servers, attempt_s, until)) is None:
             if isinstance(self._failure, NotAuthorized) or loop.time() + pause > until:
                 raise self._failure
             await asyncio.sleep(pause)
@@ -121,7 +130,8 @@ class NatsCluster:
         """Send the remaining output, disconnect, and do not connect again."""
         tasks = [task for task in (self._supervision, *self._retired.values()) if task is not None]
         connections = [item for item in (self._connection, *self._retired) if item is not None]
-        self._connection, self._failure = None, Disconnected("it was closed")
+        self._supervision = None
+        self._connection, self._failure = None, Disconnected("the connection was closed")
         # Cancel the tasks and begin to close before the first await: if the task that calls this
         # method is cancelled there, the rest of this method does not run.
         for task in tasks:
@@ -193,19 +203,29 @@ class NatsCluster:
             self._retire(old, new)
 
     def _candidates(self, old: NatsConnection | None) -> Sequence[NatsServer]:
-        """Return the servers to try, without the server of `old` if it is about to shut down."""
+        """Return the servers to try, without the server of `old` if it is about to shut down.
+
+        Returns none while the only server is about to shut down.
+        """
+        # After the old connection has ended, its server may have been started again.
         if old is None or old.ended.done() or not old.info.lame_duck:
             return self._servers
         return [server for server in self._servers if server != old.server]
 
-    async def _try_servers(self, servers: Sequence[NatsServer]) -> NatsConnection | None:
+    async def _try_servers(
+        self, servers: Sequence[NatsServer], attempt_s: float = CONNECT_S, until: float = inf
+    ) -> NatsConnection | None:
         """Try each server once, in random order. Returns the first connection that succeeds.
 
+        attempt_s: the time limit for each server, in seconds.
+        until: a time of the event loop's clock, after which no attempt begins.
         Returns None if no server accepts a connection.
         """
         for server in random.sample(servers, len(servers)):
+            if asyncio.get_running_loop().time() >= until:
+                break
             try:
-                connection = await open_connection(server, self._options)
+                connection = await open_connection(server, self._options, attempt_s)
             except Disconnected as exc:
                 self._failure = exc
                 continue
@@ -221,8 +241,8 @@ class NatsCluster:
         self._connection = connection
         connection.on_info = partial(self._on_info, connection)
         self._on_info(connection, connection.info)
-        for begin in self.on_connect:
-            begin(connection)
+        for callback in self.on_connect:
+            callback(connection)
 
     def _on_info(self, connection: NatsConnection, info: ServerInfo) -> None:
         # Servers also announce a shutdown on connections that were already replaced.
@@ -244,13 +264,13 @@ class NatsCluster:
         loop = asyncio.get_running_loop()
         until = loop.time() + RETIRE_S
         if not old.ended.done():
-            for retire in self.on_retire:
-                retire(old)
+            for callback in self.on_retire:
+                callback(old)
             # Receive the messages that the server has sent before it handled the end of the
             # subscriptions.
             with suppress(Disconnected):
                 await old.flush()
-        # Poll end_use(): setting an asyncio.Event there would take time in each call.
+        # Poll `_uses`: if end_use() set an asyncio.Event, each call would take longer.
         while old in self._uses and not old.ended.done() and loop.time() < until:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         await old.close()

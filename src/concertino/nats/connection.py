@@ -47,7 +47,7 @@ PING_S = 2.0
 HIGH_WATER_BYTES = 2**20
 # If more output than this is buffered, the connection is ended, so that memory does not grow
 # without limit.
-MAX_UNREAD_BYTES = 128 * 2**20
+MAX_UNSENT_BYTES = 128 * 2**20
 
 
 class NotAuthorized(Disconnected):
@@ -139,7 +139,8 @@ class NatsConnection(asyncio.Protocol):
         payload: the content. Check that it has at most info.max_payload bytes: the server ends the
             connection if it is longer.
         reply: the subject for responses; empty if no response is expected.
-        headers: the header block with its first and its empty last line; empty for no headers.
+        headers: the encoded headers, from the line `NATS/1.0` to the empty line at the end; empty
+            for no headers.
         Raises Disconnected if the connection has ended.
         """
         self._write(encode_publish(subject, payload, reply, headers))
@@ -186,7 +187,7 @@ class NatsConnection(asyncio.Protocol):
         return pong
 
     @property
-    def unread_bytes(self) -> int:
+    def unsent_bytes(self) -> int:
         """How many bytes of output wait in this process, because the server reads slowly."""
         waiting = sum(map(len, self._output))
         return waiting if self._transport is None else waiting + self._buffer_size()
@@ -203,7 +204,10 @@ class NatsConnection(asyncio.Protocol):
             self._transport.close()
 
     async def close(self) -> None:
-        """Send the remaining output, and disconnect. Takes at most a second."""
+        """Send the remaining output, and disconnect. Takes at most a second.
+
+        Output that the server has not read by then is dropped.
+        """
         if not self.ended.done():
             self.begin_close()
             # A server that does not read must not hold up the end of this process.
@@ -282,8 +286,8 @@ class NatsConnection(asyncio.Protocol):
             raise Disconnected(f"{self.server}: the TLS handshake failed: {exc}") from None
         if secure is None:
             raise Disconnected(f"{self.server}: the server disconnected in the TLS handshake")
-        # _buffer_size() counts only the output that waits to be encrypted. With asyncio's small
-        # default limit for the encrypted bytes, most output waits there.
+        # Reset the limit of encrypted bytes to asyncio's small default, so that most output waits
+        # before the encryption, where _buffer_size() counts it.
         transport.set_write_buffer_limits()
         secure.set_write_buffer_limits(high=HIGH_WATER_BYTES)
         self._transport = secure
@@ -311,6 +315,7 @@ class NatsConnection(asyncio.Protocol):
 
         Raises Disconnected if the connection has ended.
         """
+        # The test saves a call for each write.
         if self.ended.done():
             self._raise_if_ended()
         if not self._output:
@@ -322,8 +327,8 @@ class NatsConnection(asyncio.Protocol):
             data = b"".join(self._output)
             self._output.clear()
             self._transport.write(data)
-            if self._buffer_size() > MAX_UNREAD_BYTES:
-                self.abort(f"the server has not read {MAX_UNREAD_BYTES} bytes")
+            if self._buffer_size() > MAX_UNSENT_BYTES:
+                self.abort(f"the server has not read {MAX_UNSENT_BYTES} bytes")
 
     # asyncio.Protocol
 

@@ -88,9 +88,7 @@ class NatsCredentials(Struct, frozen=True):
 def credentials_from_environment() -> NatsCredentials | None:
     """Read the key from the file that the environment variable CONCERTINO_CLUSTER_SEED names.
 
-    Returns None if the variable is not set.
-    Raises OSError if the file cannot be read, and ValueError if its content cannot be used. If the
-    file has a JWT, raises ImportError if the extra `nats` is not installed.
+    Returns None if the variable is not set. Raises the exceptions of read_credentials().
     """
     path = os.environ.get(SEED)
     return read_credentials(Path(path)) if path else None
@@ -99,18 +97,21 @@ def credentials_from_environment() -> NatsCredentials | None:
 def read_credentials(path: Path) -> NatsCredentials:
     """Read a file with the seed of a user's key, or a `.creds` file.
 
-    Raises OSError if the file cannot be read. Raises ValueError in these cases:
+    Without a JWT, the seed is checked only by sign(). With a JWT, this function checks that the
+    seed is that of the JWT's user, for which it needs the extra `nats`.
 
-    - Other users can read the file.
-    - A part of the file is missing or damaged.
-    - The JWT has expired, or the seed and the JWT are not of the same user.
-
-    To compare the user, a file with a JWT needs the extra `nats`: raises ImportError if it is not
-    installed, and ConcertinoError if the seed is not valid.
+    Raises:
+        OSError: the file does not exist, cannot be read, or is too long.
+        ValueError: other users can read the file, or this user may not; the seed or the JWT is
+            missing or damaged; the JWT has expired, or is not that of the seed's user.
+        ConcertinoError: the file has a JWT, and a seed with a wrong checksum.
+        ImportError: the file has a JWT, and the extra `nats` is not installed.
     """
     expected = "a file that only its owner can read: chmod 600"
     try:
-        data = read_private_file(path, MAX_FILE_BYTES, 0o077, expected)
+        data = read_private_file(path, MAX_FILE_BYTES, forbidden_bits=0o077, expected=expected)
+    # The mode of the file or of its directory must be changed, whether too many users or too few
+    # may read the file.
     except PermissionError as exc:
         raise ValueError(f"{path}: {exc.strerror}") from None
     if data is None:

@@ -60,7 +60,8 @@ class NatsMessage(Struct, gc=False):
     subject: the subject to which the message was published.
     sid: the number of the subscription.
     reply: the subject for responses; empty if the sender expects none.
-    headers: the header block with its first line; empty if the message has no headers.
+    headers: the encoded headers, which begin with the line `NATS/1.0`; empty if the message has
+        none.
     """
 
     subject: str
@@ -99,7 +100,7 @@ class ServerError(Struct):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the server has only refused a publish or subscribe, for lack of permission.
+        """Whether the server has refused one publish or subscribe, for lack of permission.
 
         After such an error, the connection stays open. After any other error, the server closes
         the connection.
@@ -135,8 +136,8 @@ class NatsParser:
     def feed(self, data: bytes) -> list[NatsEvent]:
         """Add received bytes, and return the events that they complete, in order.
 
-        Raises ProtocolError if the bytes are not the NATS protocol, or if a line or payload is too
-        long.
+        Raises ProtocolError if the bytes are not the NATS protocol, or if a line (64 KiB) or a
+        payload (64 MiB) is too long. Do not call feed() again after that.
         """
         if self._pieces:
             self._pieces.append(data)
@@ -235,8 +236,10 @@ def encode_publish(subject: str, payload: bytes, reply: str = "", headers: bytes
     """Return the bytes that publish a message.
 
     reply: the subject for responses; empty if no response is expected.
-    headers: the header block with its first and its empty last line; empty for no headers.
+    headers: the encoded headers, from the line `NATS/1.0` to the empty line at the end; empty for
+        no headers.
     """
+    # Without a reply, two spaces follow each other, which servers accept.
     if headers:
         size = len(headers)
         line = f"HPUB {subject} {reply} {size} {size + len(payload)}\r\n"
@@ -262,7 +265,7 @@ def encode_unsubscribe(sid: int) -> bytes:
 def read_headers(block: bytes) -> dict[str, str]:
     """Return the fields of a header block. If a field is repeated, its last value counts.
 
-    block: the header block with its first line; may be empty.
+    block: the encoded headers, which begin with the line `NATS/1.0`; may be empty.
     """
     fields: dict[str, str] = {}
     for line in block.split(b"\r\n")[1:]:

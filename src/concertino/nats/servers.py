@@ -62,12 +62,12 @@ class NatsOptions(Struct, frozen=True):
 
     name: the name under which the server lists this client. BlockingNats also makes the client's
         reply subjects from the name.
-    tls: the TLS settings; with settings, TLS is always used. None to use TLS, with Python's default
-        settings, if the server or its address (`tls://`) requires it.
+    tls: the TLS settings, with which TLS is required. With None, TLS is used only if the server or
+        its address (`tls://`) requires it, with Python's default settings.
     server_name: the name that the server's certificate must have; empty for the host's name.
     credentials: the key by which the client proves who it is; None for no key.
     max_message_bytes: the largest message that the client sends, with its headers. A NatsConnection
-        refuses a server that accepts only shorter messages.
+        refuses a server that accepts only shorter messages. A BlockingNats does not check it.
     """
 
     name: str
@@ -95,6 +95,7 @@ def connect_members(server: NatsServer, options: NatsOptions, nonce: str) -> dic
     members: dict[str, Any] = {
         "verbose": False,
         "pedantic": False,
+        # The client's language and version, for people who look at the server's connections.
         "lang": "python",
         "version": "1",
         "protocol": 1,
@@ -159,8 +160,9 @@ def is_cluster_address(address: str) -> bool:
 def parse_servers(text: str) -> Sequence[NatsServer]:
     """Return the servers in an address such as `nats://HOST:PORT,USER:PASSWORD@HOST`.
 
-    text: the servers, separated by commas. `tls://` instead of `nats://` requires TLS. A server
-        without a scheme gets the scheme of the server before it. Without a port, the port is 4222.
+    text: the servers, separated by commas. `tls://` instead of `nats://` requires TLS. The first
+        server must have a scheme; any other server without one gets the scheme of the server before
+        it. Without a port, the port is 4222.
     Raises ValueError for a malformed address.
     """
     servers: list[NatsServer] = []

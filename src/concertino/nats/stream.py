@@ -36,7 +36,7 @@ from concertino.nats.jetstream import OTHER_SETTINGS, Answer, StreamState, decod
 from concertino.nats.protocol import NO_RESPONDERS, NatsMessage, read_headers, status_of
 from concertino.nats.subjects import inbox_prefix
 
-__all__ = ["Follower", "Stream", "StreamUnavailable", "has_random_token", "with_random_token"]
+__all__ = ["Follower", "Stream", "StreamUnavailable", "has_longer_subject", "with_random_token"]
 
 log = logging.getLogger("concertino.nats")
 
@@ -48,10 +48,12 @@ FEW_SERVERS = (10005, 10023)
 # On how many servers messages are stored, if the cluster has so many servers. Otherwise, messages
 # are stored on one server, and replicas are added when a consumer begins later.
 REPLICAS = 3
-# All times in seconds.
+
+# All times are in seconds.
+
 # How long a new stream waits for REPLICAS servers, because a cluster may be starting.
 PATIENCE_S = 3.0
-# The time limits of each exchange with the servers, of open(), and of publish() with all its
+# The time limits of one request and its response, of open(), and of publish() with all its
 # attempts.
 REQUEST_S, OPEN_S, PUBLISH_S = 2.0, 5.0, 10.0
 # The pause before the next attempt.
@@ -62,6 +64,10 @@ LEADER_S = 1.0
 HEARTBEAT_S = 1.0
 # A consumer that was silent for this time is replaced.
 SILENCE_S = 3.0
+# The token before the number in the subjects to which consumers deliver messages. With it, the
+# subscription to the responses, `i.NAME.RANDOM.*`, does not get these messages, because `*` stands
+# for one token.
+DELIVERY = "d."
 
 
 class StreamUnavailable(Disconnected):
@@ -69,28 +75,38 @@ class StreamUnavailable(Disconnected):
 
 
 def with_random_token(subject: str) -> str:
-    """Return a subject with a random token at its end, for the messages of a stream."""
+    """Return a subject with a random token at its end, for the messages of a stream.
+
+    Only clients that may read the settings of the stream can name this subject. Without the token,
+    any client could store a message in the stream: it could send JetStream a request with the
+    subject as the reply subject, and JetStream publishes its answer there without a check of
+    permissions.
+    """
     return f"{subject}.{secrets.token_hex(16)}"
 
 
-def has_random_token(subject: str, beginning: str) -> bool:
-    """Return whether a subject has the form of a result of with_random_token(beginning)."""
+def has_longer_subject(subject: str, beginning: str) -> bool:
+    """Return whether a subject is `beginning`, a dot, and at least one more token.
+
+    The subjects that with_random_token() returns are longer in this way.
+    """
     return subject.startswith(f"{beginning}.")
 
 
 class Follower(Protocol):
     """Receives the messages of a Stream. ClusterLog (orchestra/cluster_events.py) implements it."""
 
-    def begin(self, id: str, first: int, last: int) -> None:
+    def begin(self, id: str, oldest: int, newest: int) -> None:
         """Prepare for the messages of the stream.
 
         Called at the beginning, and whenever the Stream begins to read again after the message
         number `self.last`, for example after a reconnect.
-        id: identifies the stream. If the id has changed, forget the numbers of earlier messages:
-            - The stream was replaced by a new stream of the same name; or
-            - the servers were killed, and have lost the last messages of the stream. New messages
-              get the numbers of the lost messages.
-        first, last: the numbers of the oldest and of the newest message in the stream.
+
+        id: identifies the numbers of the stream. If the id has changed, forget the numbers of
+            earlier messages, because new messages may get the same numbers. The id changes if the
+            stream was replaced by a new stream of the same name, and if the servers were killed and
+            have lost the last messages of the stream.
+        oldest, newest: the numbers of the oldest and of the newest message in the stream.
         """
         ...
 
@@ -102,9 +118,8 @@ class Follower(Protocol):
     def handle(self, number: int, payload: bytes) -> None:
         """Handle a message of the stream.
 
-        number: the number of the message in the stream. Numbers ascend, but a message may come
-            twice.
-        payload: the content of the message.
+        number: the number of the message in the stream. Numbers ascend, except that messages may be
+            repeated after a reconnect.
         """
         ...
 
@@ -133,8 +148,7 @@ class _Requests:
     def new_subject(self, prefix: str = "") -> str:
         """Return a new subject to which only this client may subscribe.
 
-        prefix: "" for the reply subject of a request. A prefix that ends with a dot adds a token to
-            the subject, so that its messages do not arrive at _on_response().
+        prefix: "" for the reply subject of a request; DELIVERY for the messages of a consumer.
         """
         self._count += 1
         return f"{self._inbox}{prefix}{self._count}"
@@ -142,8 +156,8 @@ class _Requests:
     async def send(self, subject: str, payload: bytes, headers: bytes = b"") -> Answer:
         """Send a request, and return the response.
 
-        subject, payload: the subject and the content of the request.
-        headers: the header block with its first and its empty last line; empty for no headers.
+        headers: the encoded headers, from the line `NATS/1.0` to the empty line at the end; empty
+            for no headers.
         Raises Disconnected if there is no response within REQUEST_S, StreamUnavailable if the
         servers have no JetStream or do not permit the request, and ValueError if the request is too
         large.
@@ -188,7 +202,7 @@ class _Requests:
 
 
 class _Consumer:
-    """The state of the current consumer of a Stream.
+    """The state of the current consumer of a Stream, or of its creation.
 
     delivered: how many messages the consumer has delivered.
     heard_at: when the last message or heartbeat came, by the clock of the event loop.
@@ -210,8 +224,9 @@ class Stream:
 
     cluster: the connection to the NATS servers. It reconnects when it is lost.
     name: the name of the stream: letters, digits, `-` and `_`.
-    subject: the beginning of the subject of the messages. The client that creates the stream adds a
-        random token.
+    beginning: the beginning of the subject of the messages. The client that creates the stream adds
+        a random token, see with_random_token(). A stream that exists already is used even without a
+        token.
     user: the name of this client, which its reply subjects contain.
     max_bytes: the size of the stream. If it is exceeded, the servers drop the oldest messages.
     follower: gets the messages.
@@ -219,18 +234,13 @@ class Stream:
     Attribute:
     subject: the whole subject of the messages, with the token; "" before the Stream has read it in
         the settings of the stream.
-
-    With the random token, only clients that may read the settings of the stream can name its
-    subject. Without the token, any client could store a message in the stream: it could send
-    JetStream a request with this subject as the reply subject, and JetStream publishes its answer
-    there without a check of permissions. A stream that exists already is used even without a token.
     """
 
     def __init__(
         self,
         cluster: NatsCluster,
         name: str,
-        subject: str,
+        beginning: str,
         user: str,
         *,
         max_bytes: int,
@@ -242,7 +252,7 @@ class Stream:
         self._follower = follower
         self._settings: Mapping[str, Any] = {
             "name": name,
-            "subjects": [with_random_token(subject)],
+            "subjects": [with_random_token(beginning)],
             "max_bytes": max_bytes,
             "discard": "old",
             "storage": "file",
@@ -261,9 +271,9 @@ class Stream:
         self._task: asyncio.Task[None] | None = None
         # When the stream was created, in the servers' form.
         self._created: str = ""
-        # A text for the id of the stream after the servers have lost messages. With it, the id
-        # differs from the id before. "" if no messages were lost since the stream was created.
-        self._loss = ""
+        # Appended to the id of the stream after the servers have lost messages, so that the
+        # follower gets a new id. "" if no messages were lost since the stream was created.
+        self._id_suffix = ""
 
     async def open(self) -> None:
         """Create the stream if it does not exist, and begin to pass messages to the follower.
@@ -303,8 +313,9 @@ class Stream:
     async def publish(self, payload: bytes) -> None:
         """Store a message in the stream. Returns when the servers have acknowledged the message.
 
-        Raises Disconnected if there is no acknowledgement within 10 s. The message may be stored
-        nevertheless. Raises ValueError if the message is larger than the servers accept.
+        Tries again after each error, and while there is no connection. After 10 s, raises
+        Disconnected; the message may be stored nevertheless. Raises ValueError at once if the
+        message is larger than the servers accept.
         """
         headers = b"NATS/1.0\r\nNats-Msg-Id:%b\r\n\r\n" % secrets.token_hex(12).encode()
         failure = Disconnected("no answer")
@@ -362,7 +373,9 @@ class Stream:
         Raises Disconnected if the connection ends or a server refuses a request, and
         StreamUnavailable if the servers have no JetStream or this client may not use the stream.
         """
-        self._consumer.is_over.clear()
+        # Before the connection is read, because _on_connect() ends the new consumer if another
+        # connection follows.
+        self._consumer = _Consumer()
         connection = self._cluster.connection
         await self._begin_following(patient_until)
         await self._consume(connection)
@@ -379,11 +392,11 @@ class Stream:
             log.warning(
                 "%s: the servers have lost the messages after %d", self._name, state.last_seq
             )
-            # All clients make the same text, because they read the same state. Only a client that
-            # reads the state after the next message was published makes another text.
-            self._loss = f" {state.last_seq} {state.last_ts}"
+            # All clients make the same suffix, because they read the same state. Only a client that
+            # reads the state after the next message was published makes another suffix.
+            self._id_suffix = f" {state.last_seq} {state.last_ts}"
         elif answer.created != self._created:
-            self._loss = ""
+            self._id_suffix = ""
         self._created = answer.created
         subjects: list[str] = answer.config.get("subjects", [])
         self.subject = subjects[0] if subjects else ""
@@ -392,7 +405,7 @@ class Stream:
             await self._check_permission()
         if answer.config.get("num_replicas", REPLICAS) < REPLICAS:
             await self._add_replicas(answer.config)
-        self._follower.begin(answer.created + self._loss, state.first_seq, state.last_seq)
+        self._follower.begin(answer.created + self._id_suffix, state.first_seq, state.last_seq)
         self._last_at_open = state.last_seq
         self._check_opened()
 
@@ -403,8 +416,8 @@ class Stream:
         Raises Disconnected if the server refuses the consumer.
         """
         loop = asyncio.get_running_loop()
-        self._consumer.delivered, self._consumer.heard_at = 0, loop.time()
-        subject = self._requests.new_subject("d.")
+        self._consumer.heard_at = loop.time()
+        subject = self._requests.new_subject(DELIVERY)
         sid = connection.subscribe(subject, self._on_delivery)
         try:
             # The settings of an ordered consumer (ADR-15). It need not survive the loss of its
@@ -458,6 +471,7 @@ class Stream:
         """
         answer = await self._ask_stream("INFO")
         if answer.error is not None:
+            # Whatever the error is: CREATE does not change a stream that exists.
             answer = await self._ask_stream("CREATE", REPLICAS)
             code = 0 if answer.error is None else answer.error.err_code
             is_late = asyncio.get_running_loop().time() >= patient_until

@@ -22,9 +22,11 @@ __all__ = [
 FRONT_END = "front-end"
 # The name in the certificates of NATS servers, as `concertino cluster up` issues them.
 NATS_SERVER = "nats-server"
-# The name in the reply subjects of HTTP front ends; see inbox_prefix().
+# The name in the reply subjects of HTTP front ends; see inbox_prefix(). It must not be the name of
+# a plugin (orchestra/nats_permissions.py).
 HTTP_CLIENT = "concertino"
-# The buckets with the addresses of front ends, and with the sealed states that were used.
+# The buckets with the addresses of front ends, and with the sealed states that clients have sent
+# back (used_states.py).
 FRONT_ENDS_BUCKET = "concertino_front_ends"
 STATES_BUCKET = "concertino_states"
 # How long each of these buckets keeps a value, in seconds.
@@ -47,10 +49,10 @@ def name_of(token: str) -> str:
 
 
 def inbox_prefix(name: str) -> str:
-    """Return the beginning of a client's reply subjects, to which its responses are published.
+    """Return `i.NAME.`, the beginning of the subjects to which a client's responses are published.
 
     The servers should let only this client subscribe to these subjects
     (orchestra/nats_permissions.py).
-    name: the name of the client, such as a plugin's id.
+    name: the name of the client, such as a plugin's id. Its dots become slashes.
     """
     return f"i.{token(name)}."

@@ -34,9 +34,11 @@ CONNECT_S = 0.25
 
 
 class NatsUsedStates:
-    """A record of used states in a bucket of a NATS cluster.
+    """Records in a NATS cluster which sealed states clients have sent back.
 
-    The first use() connects, and creates the bucket if it does not exist.
+    A sealed state is the requestState of a call that requests input of its client. Each state is
+    accepted only once, by any of the HTTP front ends of one MCP server. The first use() connects,
+    and creates the bucket if it does not exist.
 
     address: the servers, such as `nats://USER:PASSWORD@a,b,c` or `tls://a,b`.
     certs: the directory of certificates for TLS, as for front_end_tls(). The servers must have a
@@ -64,7 +66,7 @@ class NatsUsedStates:
         )
 
     def use(self, nonce: bytes, expires: float) -> bool:
-        """Record that a state is used. Returns whether no process has used it before.
+        """Record a state. Returns True the first time, and False if a process has recorded it.
 
         Blocks the event loop for at most 50 ms, and for 250 ms more for each server to which it
         must connect first.
@@ -76,7 +78,7 @@ class NatsUsedStates:
         if expires > time.time() + KEPT_S:
             raise OSError(f"{STATES_BUCKET} keeps states for {KEPT_S:g} s only")
         try:
-            return self._bucket.put(nonce.hex(), b"", 0) is not None
+            return self._bucket.put(nonce.hex(), b"", expected=0) is not None
         except BucketError as exc:
             raise OSError(str(exc)) from None
 

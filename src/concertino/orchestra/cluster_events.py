@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from hashlib import sha256
 
 from msgspec.json import encode
@@ -22,7 +23,7 @@ from concertino.nats.cluster import NatsCluster
 from concertino.nats.jetstream import NO_STREAM, Answer, decode_answer
 from concertino.nats.protocol import NO_RESPONDERS, status_of
 from concertino.nats.servers import parse_servers
-from concertino.nats.stream import Stream, has_random_token, with_random_token
+from concertino.nats.stream import Stream, has_longer_subject, with_random_token
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.event_log import (
     EVENT_BYTES,
@@ -30,13 +31,14 @@ from concertino.orchestra.event_log import (
     EventLog,
     InvalidEvent,
     log_event,
+    unpack_payload,
 )
 from concertino.orchestra.nats_cluster import nats_options
 from concertino.orchestra.nats_messages import EVENT_STREAM, event_subject
 from concertino.orchestra.plugin_messages import DecodeError, EventDelivery, Publish
 from concertino.orchestra.plugins_file import HUB
 from concertino.orchestra.refusal_log import RefusalLog
-from concertino.orchestra.structs import InvalidStruct, unpack
+from concertino.orchestra.structs import InvalidStruct
 
 __all__ = ["ClusterLog", "protect_events"]
 
@@ -73,7 +75,7 @@ class ClusterLog(EventLog):
         """
         await self._stream.open()
         subject = self._stream.subject
-        if subject and not has_random_token(subject, event_subject(HUB)):
+        if subject and not has_longer_subject(subject, event_subject(HUB)):
             log.warning(
                 "plugins can have answers of JetStream stored among the events, because an earlier "
                 "version has created the stream %s; when all hubs are updated, run "
@@ -102,9 +104,10 @@ class ClusterLog(EventLog):
             raise InvalidEvent(str(exc)) from None
 
     def publish_soon(self, event: Publish, source: str) -> None:
-        """Store an event in the stream, without waiting. A failure is logged, not raised.
+        """Store an event in the stream, without waiting.
 
-        source: the id of the plugin that has published the event.
+        Failures, including an event that is not valid, are logged and not raised.
+        source: the id of the plugin that has published the event; "" for the hub's own events.
         """
         if len(self._tasks) >= MAX_WAITING:
             self._losses.add(
@@ -123,18 +126,18 @@ class ClusterLog(EventLog):
 
     # The messages of the stream (Follower)
 
-    def begin(self, id: str, first: int, last: int) -> None:
+    def begin(self, id: str, oldest: int, newest: int) -> None:
         """Prepare for the messages of the stream. If the id of the stream is new, begin a new log.
 
         id: identifies the stream. It changes if the servers have lost the last messages of the
             stream: later messages then get the numbers of the lost messages.
-        first, last: the numbers of the oldest and of the newest message in the stream.
+        oldest, newest: the numbers of the oldest and of the newest message in the stream.
         """
         # Shorten the id to eight digits, because it is part of each cursor (event_log.CURSOR).
         log_id = sha256(id.encode()).hexdigest()[:8]
         if log_id != self.id:
             # The first number of an empty stream is 0, but messages are numbered from 1 on.
-            self.restart(log_id, max(first, 1), last)
+            self.restart(log_id, max(oldest, 1), newest)
 
     def handle(self, number: int, payload: bytes) -> None:
         """Add an event of any hub to the log.
@@ -142,27 +145,24 @@ class ClusterLog(EventLog):
         number: the number of the message in the stream. Does nothing if the log has it already.
         payload: the event that publish() has stored, a serialized EventDelivery.
         """
+        event_payload: Mapping[str, object] = {}
         try:
             delivery = EventDelivery.FromString(payload)
-            values = (
-                unpack(delivery.payload, delivery.payload_json)
-                if delivery.HasField("payload")
-                else {}
-            )
+            event_payload = unpack_payload(delivery)
         except (DecodeError, InvalidStruct) as exc:
             log.warning("event %d of the cluster cannot be read: %s", number, exc)
             # Add an empty event: if this number were missing, the next add() would drop all events.
-            delivery, values = EventDelivery(), {}
-        self.add(number, delivery, values, len(payload) + EVENT_BYTES)
+            delivery = EventDelivery()
+        self.add(number, delivery, event_payload, len(payload) + EVENT_BYTES)
 
 
 def protect_events(address: str, certificates: Certificates | None) -> str:
     """Give the stream of events a subject with a random token, if its subject has none.
 
     A stream that an earlier version of this package has created has no such token. Plugins can
-    guess its subject, and make JetStream store answers in it (nats/stream.py).
-    The events in the stream, and their cursors, stay. Running hubs read the new subject when they
-    next publish an event. Hubs of an earlier version cannot publish events any more.
+    guess its subject, and make JetStream store answers in it (nats/stream.py). The events and their
+    cursors stay, but hubs of an earlier version cannot publish events any more.
+
     address: the NATS servers, such as `tls://a,b,c` or `nats://HOST:PORT`.
     certificates: the directory with the hub's certificate; required for an address with `tls://`,
         None otherwise.
@@ -172,11 +172,11 @@ def protect_events(address: str, certificates: Certificates | None) -> str:
     ValueError for a malformed address, and the exceptions of nats_options().
     """
     servers = parse_servers(address)
-    server = BlockingNats(servers, nats_options(servers, HUB, certificates))
+    nats = BlockingNats(servers, nats_options(servers, HUB, certificates))
 
     def ask(operation: str, payload: bytes = b"") -> Answer:
         request = Request(f"$JS.API.STREAM.{operation}.{EVENT_STREAM}", payload)
-        [message] = server.request_all([request], REQUEST_S)
+        [message] = nats.request_all([request], REQUEST_S)
         if status_of(message) == NO_RESPONDERS:
             raise Disconnected("JetStream is not enabled in the servers")
         return decode_answer(message.payload)
@@ -184,19 +184,21 @@ def protect_events(address: str, certificates: Certificates | None) -> str:
     # The subject without a random token.
     base = event_subject(HUB)
     try:
-        found = ask("INFO")
-        if found.error is not None and found.error.err_code == NO_STREAM:
-            return "there is no stream yet; the first hub creates it with a random token"
-        if found.error is None and has_random_token(found.config["subjects"][0], base):
+        description = ask("INFO")
+        if description.error is not None:
+            if description.error.err_code == NO_STREAM:
+                return "there is no stream yet; the first hub creates it with a random token"
+            raise Disconnected(description.error.description)
+        if has_longer_subject(description.config["subjects"][0], base):
             return "its subject has a random token already"
-        if found.error is None:
-            subject = with_random_token(base)
-            # Raise PermissionsViolation if hubs may not publish at the new subject. If they may,
-            # the server answers at once that nobody has subscribed to it.
-            server.request_all([Request(subject)], REQUEST_S)
-            found = ask("UPDATE", encode({**found.config, "subjects": [subject]}))
+
+        subject = with_random_token(base)
+        # Raise PermissionsViolation if hubs may not publish at the new subject. If they may, the
+        # server answers at once that nobody has subscribed to it.
+        nats.request_all([Request(subject)], REQUEST_S)
+        update = ask("UPDATE", encode({**description.config, "subjects": [subject]}))
+        if update.error is not None:
+            raise Disconnected(update.error.description)
     finally:
-        server.close()
-    if found.error is not None:
-        raise Disconnected(found.error.description)
+        nats.close()
     return "its subject has a random token now"

@@ -36,6 +36,7 @@ __all__ = [
     "InvalidEvent",
     "LoggedEvent",
     "log_event",
+    "unpack_payload",
 ]
 
 # The largest size of the log, and of one event, in bytes.
@@ -101,9 +102,9 @@ class EventLog:
     id: identifies the log in cursors.
     first, last: the numbers of the oldest and of the newest event in the log. Events between them
         may have been dropped. In an empty log, `first` is larger than `last`.
-    last_at_start: the number of the newest event that the log had when restart() was called; 0 if
-        it had none, or restart() was never called. A subscriber without a cursor gets the events
-        after this number.
+    last_at_start: the number of the newest event that was published before restart() was called; 0
+        if there was none, or restart() was never called. Subscribers without a cursor do not get
+        the events up to this number, even if they are added later.
     topics: the topics of the newest events, including dropped events, at most MAX_TOPICS. The keys
         of the dict are an ordered set; the topic of the newest event is last.
     """
@@ -189,16 +190,16 @@ class EventLog:
         if len(self.topics) > MAX_TOPICS:
             del self.topics[next(iter(self.topics))]
 
-    def restart(self, id: str, first: int, last: int) -> None:
-        """Drop all events, and begin a new log, whose events the caller then adds.
+    def restart(self, id: str, oldest: int, newest: int) -> None:
+        """Drop all events, and begin a new log, which is empty until the caller adds events.
 
         id: identifies the new log.
-        first, last: the numbers of the oldest and of the newest event that the new log has already.
-            Only subscribers with a cursor get these events.
+        oldest, newest: the numbers of the events that were published before now, and which the
+            caller will add. Only subscribers with a cursor get these events.
         """
         self.id = id
-        self._clear(first)
-        self.last, self.last_at_start = first - 1, last
+        self._clear(oldest)
+        self.last, self.last_at_start = oldest - 1, newest
         self._wake()
 
     def _clear(self, first: int) -> None:
@@ -250,9 +251,12 @@ class EventReader:
         - `topic`: the topic of the events; "*" for all topics.
         - `filters`: key of an event's payload -> the string that the value of the key must equal.
         - `after`: the cursor of the position where the reader begins. With an empty string, the
-          reader begins after the newest event. With a cursor of another log, the reader begins
-          before the oldest event.
+          reader gets only events that are published from now on. With a cursor of another log, the
+          reader begins before the oldest event.
     Raises InvalidEvent if the topic or the filters are not valid.
+
+    Attribute:
+    subscription_id: the id of the subscription, which each result of take() contains.
     """
 
     def __init__(self, log: EventLog, subscribe: Subscribe) -> None:
@@ -261,14 +265,16 @@ class EventReader:
             raise InvalidEvent(f"filters: expected at most {MAX_FILTERS}")
         if any(max(len(name), len(text)) > MAX_FILTER for name, text in subscribe.filters.items()):
             raise InvalidEvent(f"filters: expected at most {MAX_FILTER} characters each")
-        self.id = subscribe.subscription_id
+        self.subscription_id = subscribe.subscription_id
         self._log = log
         self._topic = subscribe.topic
         self._filters = dict(subscribe.filters)
         self._log_id = log.id
-        # Whether the subscriber gets new events only.
+        # Whether the subscription began without a cursor, so that the subscriber gets new events
+        # only.
         self._is_live = not subscribe.after
-        # The number of the event before the position.
+        # The number of the event before the position. After a restart, `last` is smaller than
+        # last_at_start until the caller has added the old events.
         self._position = max(log.last, log.last_at_start)
         # How many events before the position the subscriber has missed since the last event or
         # position that it got; UNKNOWN for an unknown number.
@@ -296,7 +302,7 @@ class EventReader:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the log has events after the position, at which take() has not looked yet."""
+        """Whether take() has not yet looked at all events of the log."""
         return self._position < self._log.last
 
     @property
@@ -311,8 +317,8 @@ class EventReader:
     def take(self) -> EventDelivery | None:
         """Return the next event of the subscription; None if this call has found none.
 
-        One call looks at SCAN_EVENTS events at most. So there may be another event after None, if
-        `is_behind` is True. Call wait() after None, and then take() again.
+        After None, call wait(), and then take() again. None does not mean that there is no event:
+        one call looks at 1,000 events at most. If `is_behind` is True, wait() returns at once.
         In the result, `lost` is how many events the subscriber has missed before this event;
         UNKNOWN for an unknown number.
         """
@@ -327,7 +333,7 @@ class EventReader:
             if self._wants(event):
                 delivery = EventDelivery()
                 delivery.CopyFrom(event.delivery)
-                delivery.subscription_id = self.id
+                delivery.subscription_id = self.subscription_id
                 delivery.lost, self._lost = self._lost, 0
                 return delivery
         return None
@@ -335,14 +341,14 @@ class EventReader:
     def take_position(self) -> EventDelivery:
         """Return the position of the subscriber, as an EventDelivery without topic.
 
-        Its `cursor` is the position. Its `lost` is how many events the subscriber has missed before
-        the position, since the last event or position; UNKNOWN for an unknown number.
+        Its `cursor` is the position. Its `lost` is how many events the subscriber has missed since
+        the last result of take() or take_position(); UNKNOWN for an unknown number.
         """
         self._follow_restart()
         self._skip_dropped()
         lost, self._lost = self._lost, 0
         cursor = self._log.cursor_of(self._position)
-        return EventDelivery(subscription_id=self.id, cursor=cursor, lost=lost)
+        return EventDelivery(subscription_id=self.subscription_id, cursor=cursor, lost=lost)
 
     def _follow_restart(self) -> None:
         """Move to the beginning of the log if a new log has begun."""
@@ -388,7 +394,7 @@ def log_event(event: Publish, source: str) -> LoggedEvent:
     if size > MAX_EVENT_BYTES:
         raise InvalidEvent(f"expected an event of at most {MAX_EVENT_BYTES} bytes, got {size}")
     try:
-        payload = unpack(event.payload, event.payload_json) if event.payload else {}
+        payload = unpack_payload(event)
     except InvalidStruct as exc:
         raise InvalidEvent(f"payload: {exc}") from None
     now = Timestamp()
@@ -405,6 +411,11 @@ def log_event(event: Publish, source: str) -> LoggedEvent:
     if event.HasField("payload_json"):
         delivery.payload_json = event.payload_json
     return LoggedEvent(delivery, payload, size)
+
+
+def unpack_payload(event: Publish | EventDelivery) -> Mapping[str, object]:
+    """Return the decoded payload of an event; {} if it has none. Raises InvalidStruct."""
+    return unpack(event.payload, event.payload_json) if event.payload else {}
 
 
 def _check_topic(topic: str) -> None:

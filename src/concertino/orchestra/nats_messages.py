@@ -27,7 +27,7 @@ would take the rest of the subject for commands of the publisher.
 
 from __future__ import annotations
 
-import random
+import secrets
 import time
 from collections.abc import Mapping
 
@@ -152,13 +152,13 @@ def reply_prefix(caller: str, callee: str) -> str:
 def new_reply_prefix(caller: str, callee: str, process: str) -> str:
     """Return the beginning of the reply subjects of a new NatsLink, which ends with a new LINK.
 
-    LINK consists of the id of the caller's process and 64 random bits. Only the caller and the
-    workers that get its requests know the bits, so no other process can respond in place of a
-    worker.
+    LINK consists of the id of the caller's process and 64 secret random bits. Only the caller and
+    the workers that get its requests know the bits. Another plugin can make JetStream publish to
+    any subject that the plugin can name, but it cannot name this one.
     caller, callee: the names of the two sides.
-    process: the id of the caller's process (NatsCluster.id).
+    process: the id of the caller's process (NatsCluster.id), of eight digits.
     """
-    return f"{reply_prefix(caller, callee)}{process}{random.getrandbits(64):016x}"
+    return f"{reply_prefix(caller, callee)}{process}{secrets.token_hex(8)}"
 
 
 def peer_key(caller: str, reply: str) -> str:

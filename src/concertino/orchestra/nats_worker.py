@@ -470,7 +470,7 @@ class NatsWorker:
 
     def _unread_bytes(self) -> int:
         """Return how many bytes of responses wait in this process until they can be sent."""
-        return self._connection.unread_bytes + self._outgoing.held_bytes
+        return self._connection.unsent_bytes + self._outgoing.held_bytes
 
     # Requests in pieces, and other messages to this worker
 
