@@ -38,8 +38,8 @@ class CallCounts:
     """Counts the calls of a backend, and describes them for Prometheus.
 
     begin() and end() must be called on the event loop for each call; text() may be called from any
-    thread. The numbers for one combination of method, name and kind of failure are a series. The
-    number of series is limited, because clients may send any names.
+    thread. The numbers for one combination of method, name and kind of failure are a series. There
+    are about 1,000 series at most: further names that clients send are counted as `_OTHER`.
     """
 
     def __init__(self) -> None:
@@ -58,6 +58,8 @@ class CallCounts:
 
         The name is OTHER for a method that is not counted separately.
         """
+        # The gauge cannot know yet whether the backend accepts a new method. end() counts it under
+        # its own name if it has.
         method = call.method if call.method in self._methods else OTHER
         self._active[method] = self._active.get(method, 0) + 1
         return method
@@ -93,7 +95,8 @@ class CallCounts:
 
         kind = failure.kind if failure else ""
         labels = (method, name, kind)
-        # Limit the memory: names and kinds of failure have many combinations.
+        # Limit the memory: names and kinds of failure have many combinations. Methods and kinds
+        # alone have few, and clients cannot invent kinds.
         if labels not in self._counts and len(self._counts) >= SERIES:
             labels = (method, OTHER if name else "", kind)
 
@@ -115,14 +118,14 @@ class CallCounts:
         counts: dict[Labels, list[int]] = {}
         sums: dict[Labels, float] = {}
         for labels, buckets in self._counts.copy().items():
-            # Redact only the names and not the whole text, because a short secret of digits may
+            # Redact only the labels and not the whole text, because a short secret of digits may
             # occur in any number.
-            shown = _redact(labels)
-            # Names that differ only in a secret become one series.
-            counts[shown] = [
-                sum(pair) for pair in zip(counts.get(shown, NO_CALLS), buckets, strict=True)
+            redacted = _redact(labels)
+            # Labels that differ only in a secret become one series.
+            counts[redacted] = [
+                sum(pair) for pair in zip(counts.get(redacted, NO_CALLS), buckets, strict=True)
             ]
-            sums[shown] = sums.get(shown, 0.0) + self._sums[labels]
+            sums[redacted] = sums.get(redacted, 0.0) + self._sums[labels]
 
         for labels, buckets in sorted(counts.items()):
             label_text = _format_labels(labels)

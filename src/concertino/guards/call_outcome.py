@@ -39,9 +39,10 @@ OTHER = "_OTHER"
 # The longest name that is reported, in characters. Longer names are cut.
 LONGEST_NAME = 256
 
-# The error codes of a backend that does not know a name.
+# The codes of JSON-RPC errors of a backend that does not know a name.
 UNKNOWN_NAME_CODES = frozenset((INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND))
-# The codes with which guards refuse calls. A guard does not know whether the called name exists.
+# The codes in the results with which guards refuse calls of tools. A guard does not know whether
+# the called name exists.
 REFUSAL_CODES = frozenset(("RATE_LIMIT_EXCEEDED", "TOO_MANY_IN_FLIGHT"))
 
 
@@ -123,6 +124,7 @@ def failure_of(error: BaseException) -> CallFailure:
         # A guard that refuses a prompt or resource raises BUSY before any backend sees the name.
         is_unknown = error.code in UNKNOWN_NAME_CODES or error.code == BUSY
         return CallFailure(str(error.code), error.code, is_unknown)
+    # Backends report unknown names with an RpcError, so here a handler was probably running.
     if isinstance(error, asyncio.CancelledError):
         return CallFailure("cancelled")
     return CallFailure(type(error).__qualname__)
@@ -136,6 +138,7 @@ def failure_of_result(call: Call, result: Any) -> CallFailure | None:
     """
     if call.method != "tools/call":
         return None
+    # Guards refuse with a CallToolResult, so JSON is never a guard's refusal.
     if isinstance(result, Raw):
         try:
             return CallFailure("tool_error") if _decode_result(result).is_error else None

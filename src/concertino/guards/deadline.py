@@ -43,9 +43,12 @@ class DeadlineExceeded(Exception):
 
 
 class Deadline:
-    """An awaitable that runs a call's work, and raises DeadlineExceeded after timeout_s seconds.
+    """An awaitable that runs a call's work with a time limit.
 
-    `await Deadline(...)` returns the result of the work, or raises its exception.
+    `await Deadline(...)` returns the result of the work, or raises its exception. After timeout_s
+    seconds, it cancels the work and raises DeadlineExceeded at once. Work that does not end then
+    continues in `DeadlineExceeded.task`.
+
     work: the coroutine of the call.
     context: the Context of the handler. After the time limit, `context.is_over` and
         `context.cancelled` are True.
@@ -77,6 +80,7 @@ class Deadline:
         timer = asyncio.get_running_loop().call_later(self._timeout_s, self._expire, task)
         late: asyncio.Task[None] | None = None
         try:
+            # Do for the work what `yield from` does (PEP 380), but stop after the time limit.
             while late is None:
                 thrown: BaseException | None = None
                 value: Any = None
@@ -89,6 +93,8 @@ class Deadline:
                 # work. But the work has not ended: it waits for something again.
                 if context.is_over:
                     late = asyncio.create_task(_run_late(work, waiting))
+        # The work has ended. If the timer had cancelled it before, drop its result or exception,
+        # because the client gets the error TIMED_OUT.
         except StopIteration as stop:
             if not context.is_over:
                 return stop.value
@@ -98,7 +104,7 @@ class Deadline:
         finally:
             timer.cancel()
 
-        # The timer has cancelled this task. Undo that cancellation, but no other one.
+        # The time limit has passed. Undo the cancellation by the timer, but no other one.
         raise DeadlineExceeded(late, is_cancelled=task.uncancel() > cancelling)
 
     def _expire(self, task: asyncio.Task[Any]) -> None:
@@ -108,14 +114,12 @@ class Deadline:
 
 
 async def _run_late(work: Work, waiting: object) -> None:
-    """Run work to its end that has not ended when it was cancelled. Drop its result.
+    """Run work that has not ended when it was cancelled to its end. Drop its result.
 
     waiting: the object that the work awaits now.
     """
     try:
         await _run_rest(work, waiting)
-    except asyncio.CancelledError:
-        raise
     except Exception:
         log.debug("a call whose time was over failed", exc_info=True)
 
@@ -126,6 +130,7 @@ def _run_rest(work: Work, waiting: object) -> Generator[Any, Any, None]:
 
     waiting: the object that the coroutine awaits now.
     """
+    # This is what `yield from` does (PEP 380) after its first step.
     while True:
         thrown: BaseException | None = None
         value: Any = None

@@ -83,17 +83,18 @@ class Guard(BackendWrapper):
 
     inner: the other Backend, such as a Server.
     rate_limit: how many calls are accepted within a time: a Rate, a string such as `10/60` (10
-        calls of each tool within any 60 seconds) or `search_*=10/60`, or several of these. A call
-        must be within all rates. A refused call does not count against any of them. () for no
+        calls of each tool within any 60 seconds) or `search_*=10/60`, or an iterable of these. A
+        call must be within all rates. A refused call does not count against any of them. () for no
         limit.
-    max_in_flight: how many calls may run at the same time; None for any number.
+    max_in_flight: how many calls of all operations together may run at the same time; None for any
+        number.
     timeout_s: how long a call may take, in seconds. After that the call is cancelled, and the
         client gets the error TIMED_OUT. None for any time.
     max_result_bytes: the largest size of a result as JSON, in bytes; None for any size. A larger
         result of a tool is stored in `store`, and the client gets the beginning of the result and a
         link to the whole. Larger results of prompts and resources are refused.
     match: patterns of the operations to which max_in_flight, timeout_s and max_result_bytes apply;
-        by default all.
+        by default all. Rates have patterns of their own.
     allow: patterns of the operations that clients may see and call. It has an effect only on the
         kinds that its patterns select: without a pattern for tools all tools are allowed, and the
         same holds for prompts and resources.
@@ -145,6 +146,8 @@ class Guard(BackendWrapper):
         self._features: tuple[ServerFeatures, ServerFeatures] | None = None
         # List method -> the backend's first page, and the page that clients get instead.
         self._lists: dict[str, tuple[Any, Any]] = {}
+        # The task that looks for `allow` patterns that match nothing.
+        self._pattern_check: asyncio.Task[None] | None = None
 
     # Backend
 
@@ -157,10 +160,9 @@ class Guard(BackendWrapper):
 
             # Do not await the task, because listing may take long, for example if the backend is a
             # proxy whose server is still starting.
-            warning = asyncio.create_task(warn_of_unmatched(self.inner, self._visibility))
-            # close() cancels the tasks in this set.
-            self._limits.late_work.tasks.add(warning)
-            warning.add_done_callback(self._limits.late_work.tasks.discard)
+            self._pattern_check = asyncio.create_task(
+                warn_of_unmatched(self.inner, self._visibility)
+            )
 
     def features(self) -> ServerFeatures:
         features = self.inner.features()
@@ -182,6 +184,8 @@ class Guard(BackendWrapper):
         await self.inner.watch(uris)
 
     async def close(self) -> None:
+        if self._pattern_check is not None:
+            self._pattern_check.cancel()
         for task in self._limits.late_work.tasks:
             task.cancel()
         await self.inner.close()
@@ -229,8 +233,9 @@ class Guard(BackendWrapper):
     def call_starter(self) -> CallStarter | None:
         """Return the functions with which the runtime begins calls faster than with handle().
 
-        Each of these functions checks whether a call may run, and returns the coroutine of the
-        inner backend (backend/call_hooks.py).
+        Each function checks whether a call may run, and returns the coroutine of the inner backend.
+        The field `begin` is for any call, and `tools` has a faster function for each tool that was
+        called before (backend/call_hooks.py).
         Returns None if a subclass overrides handle(), because the runtime must then await handle().
         """
         if not has_method_of(self, Guard.handle, self.handle):
@@ -255,14 +260,15 @@ class Guard(BackendWrapper):
           coroutine.
         - A call that exceeds a limit, such as a rate: the coroutine returns or raises the refusal.
 
-        context: the Context of the call. If this guard has `redact`, the Context must remove
-            secrets from the messages of the handler.
+        context: the Context of the call. If `call_starter().redacts` is True, the caller must pass
+            a Context that removes secrets from the messages of the handler.
         slot: this method sets `slot.hooks` to the functions that the runtime must call at the end
-            of the call, unless nothing must be done then.
+            of the call. If nothing must be done then, `slot.hooks` stays None.
         """
         name = call.name if call.method in KINDS else None
         if name is None or self._is_stored_result(call.method, name):
             return self._handle_other(call, context)
+        # The table has only operations that clients may call.
         begin = self._operations.begin_by_name(call.method).get(name)
         if begin is None:
             kind = KINDS[call.method]
@@ -278,7 +284,7 @@ class Guard(BackendWrapper):
 
         The function raises ArgumentsRefused or RpcError for invalid arguments.
         method, name: for example "tools/call" and the name of the tool.
-        Returns None if the inner backend has no such function.
+        Returns None if only the inner backend's handle() can check them.
         """
         return argument_check_of(self.inner, method, name)
 
@@ -325,6 +331,7 @@ class Guard(BackendWrapper):
         list_method = LIST_METHODS.get(call.method)
         if list_method is not None:
             return await self._list(list_method, call, context)
+        # begin_call() sends reads of other resources to the inner backend.
         if call.method == "resources/read" and (uri := call.name) is not None:
             return self._limits.store.read(uri)
         if call.method == "completion/complete" and self._visibility.is_limited:
@@ -338,8 +345,8 @@ class Guard(BackendWrapper):
         context: Context,
     ) -> Struct | Raw:
         """Return one page of a list, without the items that clients may not see."""
-        # The inner backend has no resources and would answer with an error. Only this guard has
-        # some, the stored results, and these are not listed.
+        # The inner backend has no resources and would answer with an error. The only resources are
+        # the stored results of this guard, which are not listed.
         if (
             self._serves_results
             and method.kind == "resource"
@@ -356,6 +363,7 @@ class Guard(BackendWrapper):
                 return own_page
 
         visible = self._filter(method, page) if self._visibility.is_limited else page
+        # Keep only the first page: most lists have no other.
         if "cursor" not in call.params:
             self._lists[call.method] = page, visible
         return visible
@@ -453,6 +461,7 @@ def _check_positive(
     """
     if value is None:
         return
+    # The check for both types tells type checkers that `value` can be compared.
     if (
         isinstance(value, bool)
         or not isinstance(value, (int, float))

@@ -19,7 +19,7 @@ __all__ = ["GuardContext"]
 class GuardContext(Struct, eq=False):
     """A Context that can remove secrets from messages, and knows whether the time limit has passed.
 
-    inner: the Context of the call, which has all other attributes.
+    inner: the Context of the call; all other attributes are looked up there.
     is_over: whether the time limit has passed, so that `cancelled` is True. Set by Deadline.
     redacts: whether to remove secrets from progress and log messages.
     """

@@ -102,7 +102,7 @@ class Metrics(BackendWrapper):
 
         The function raises ArgumentsRefused or RpcError for invalid arguments.
         method, name: for example "tools/call" and the name of the tool.
-        Returns None if the inner backend has no such function.
+        Returns None if only the inner backend's handle() can check them.
         """
         return argument_check_of(self.inner, method, name)
 

@@ -80,8 +80,8 @@ class Patterns:
     def match_any_spelling(self, kind: str, name: str) -> bool:
         """Return whether a pattern matches a name, or at least one of two spellings of a URI.
 
-        The two spellings are the URI itself and the percent-decoded URI. Both lead to the same
-        resource, because URI templates decode URIs.
+        Use this method for patterns that deny. The two spellings are the URI itself and the
+        percent-decoded URI. Both lead to the same resource, because URI templates decode URIs.
         kind: "tool", "prompt" or "resource".
         name: the name or URI of the operation, without a prefix.
         """
@@ -90,8 +90,8 @@ class Patterns:
     def match_all_spellings(self, kind: str, name: str) -> bool:
         """Return whether a pattern matches a name, or each of two spellings of a URI.
 
-        The two spellings are the URI itself and the percent-decoded URI. They may match different
-        patterns.
+        Use this method for patterns that allow. The two spellings are the URI itself and the
+        percent-decoded URI. They may match different patterns.
         kind: "tool", "prompt" or "resource".
         name: the name or URI of the operation, without a prefix.
         """

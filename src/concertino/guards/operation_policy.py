@@ -53,9 +53,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_LATE_WORK", "GuardLimits", "LateWork", "OperationPolicy"]
 
-# A permit lets one call run. A Permits object has as many permits as calls may run at the same
-# time. No Permits object has as many permits as this. So when LateWork takes ALL_PERMITS from a
-# Permits object, no permit is free.
+# LateWork subtracts this from the number of free permits, so that none is free: a larger number
+# than any guard has permits.
 ALL_PERMITS = 2**29
 # At most this many calls may continue after their time limit. If there are more, calls are refused,
 # because each one uses memory and perhaps a thread.
@@ -69,9 +68,8 @@ MAX_QUOTED = 128
 class LateWork:
     """The work of calls that were answered with TIMED_OUT but whose handlers have not ended.
 
-    permits: the permits that limit how many calls run at the same time; None if there is no such
-        limit. While `is_full` is True, this object takes all permits. So a call that needs a permit
-        is refused without a check of `is_full`.
+    permits: the permits of the calls that run at the same time, of which none is free while
+        `is_full` is True; None if their number is not limited.
 
     Attributes:
     tasks: the tasks in which the work continues. Guard.close() cancels them.
@@ -97,6 +95,7 @@ class LateWork:
 
     def _update(self) -> None:
         is_full = len(self.tasks) >= MAX_LATE_WORK
+        # With all permits taken, calls that need a permit are refused without a check of `is_full`.
         if self._permits is not None and is_full is not self.is_full:
             self._permits.free += -ALL_PERMITS if is_full else ALL_PERMITS
         self.is_full = is_full
@@ -147,7 +146,9 @@ class OperationPolicy:
 
     Attributes:
     method, name, windows: the arguments.
-    permits, timeout_s, accepts_text: settings that the runtime reads, as in CallHooks.
+    permits, timeout_s: the permits of which each call takes one, and the time limit, or None.
+    accepts_text: returns True for texts that finish() would not change; None if finish() changes
+        nothing.
     """
 
     __slots__ = (
@@ -184,15 +185,20 @@ class OperationPolicy:
         self._clock = limits.clock
         # Whether something must be done when a call ends: release a permit, stop a timer, or
         # examine the result.
-        self._needs_end_hook = bool(limits.permits or limits.timeout_s or self.accepts_text)
-        # The function that handles calls. It is looked up once for all calls, if the backend
-        # supports that. It checks the arguments first, so that calls with invalid arguments do not
-        # count against a rate.
+        self._needs_end_hook = (
+            limits.permits is not None
+            or limits.timeout_s is not None
+            or self.accepts_text is not None
+        )
+        # The function that handles calls is looked up once for all calls. Calls with invalid
+        # arguments must not count against a rate. There are three cases:
+        # 1. The backend has a handler for this operation, which checks the arguments first.
         handle = operation_handler_of(inner, method, name)
+        # 2. The backend has only a function that checks the arguments.
         if handle is None and windows and (check := argument_check_of(inner, method, name)):
             handle = _make_checking_handle(check, inner.handle)
-        # If the arguments cannot be checked first, a call counts at once. It no longer counts if
-        # its result shows that the arguments were invalid.
+        # 3. The backend has neither. A call counts at once, and no longer counts if its result
+        # shows that the arguments were invalid.
         self._counts_at_end = handle is None and bool(windows) and method in CHECKED
         if self._counts_at_end:
             handle = refusing_handler_of(inner)
@@ -201,11 +207,12 @@ class OperationPolicy:
     # The beginning of a call
 
     def begin_method(self) -> BeginCall:
-        """Return the fastest function that can begin calls of this operation with its settings.
+        """Return the function that begins the calls of this operation.
 
         The function takes a call, its Context and its HooksSlot, and returns the coroutine that
         handles the call.
         """
+        # All three have the same effect. The first two are faster, and need certain settings.
         if not self.windows and not self._needs_end_hook:
             return self._begin_unlimited
         if self._single_window is not None and not self._counts_at_end:
@@ -332,10 +339,12 @@ class OperationPolicy:
         finally:
             # ContextVar.reset() would fail if the work continues in another context.
             argument_verdict.set(outer)
-        # A wrapper may have called the tool again with other arguments, and with success.
+        # A wrapper between this guard and the tool may have called the tool again with other
+        # arguments, and with success.
         has_succeeded = isinstance(result, CallToolResult) and not result.is_error
         if verdict.refused and not has_succeeded:
             self._uncount(began)
+            # This goes to `outer`, the verdict for a guard around this one.
             record_refused_arguments()
         return result
 
@@ -358,6 +367,7 @@ class OperationPolicy:
     # returns.
 
     async def _refuse_arguments(self, result: Struct) -> Struct | Raw:
+        # For a guard around this one.
         record_refused_arguments()
         return self.finish(result)
 
@@ -441,7 +451,7 @@ class OperationPolicy:
         )
 
     def on_late_end(self, work: Any) -> None:
-        """Count a call as ended whose work continued after time_out() and has now ended.
+        """Count a timed-out call as ended, because its work has now ended, too.
 
         work: the task that was passed to time_out().
         """

@@ -61,7 +61,7 @@ class OperationTable:
         self._swept_at = limits.clock()
 
     def begin_by_name(self, method: str) -> Mapping[str, BeginCall]:
-        """Return name of an operation -> the function that begins calls of the operation.
+        """Return a mapping: name of an operation -> the function that begins its calls.
 
         The mapping changes later: add() adds entries, and may remove others.
         method: the method of the calls, such as "tools/call".
@@ -78,10 +78,10 @@ class OperationTable:
         name: the name or URI of the operation.
         """
         policies = self._policies[method]
-        is_kept = len(name) <= MAX_NAME and (len(policies) < MAX_POLICIES or self._sweep(method))
+        is_stored = len(name) <= MAX_NAME and (len(policies) < MAX_POLICIES or self._sweep(method))
         kind = KINDS[method]
         windows = tuple(
-            Window(rate) if is_kept and not rate.shared else self._shared_windows[rate]
+            Window(rate) if is_stored and not rate.shared else self._shared_windows[rate]
             for rate, patterns in self._rates
             if patterns.match(kind, name)
         )
@@ -89,7 +89,7 @@ class OperationTable:
         if not self._matched.match(kind, name):
             limits = limits.redaction_only()
         policy = OperationPolicy(self._inner, method, name, windows, limits)
-        if is_kept:
+        if is_stored:
             policies[name] = policy
             self._begin[method][name] = policy.begin_method()
         return policy.begin_method()
@@ -100,6 +100,7 @@ class OperationTable:
         now = self._limits.clock()
         if now - self._swept_at >= SWEEP_INTERVAL_S:
             self._swept_at = now
+            # A policy without rates is always idle: it is made again at the next call.
             idle = [
                 name
                 for name, policy in policies.items()

@@ -42,8 +42,8 @@ def refuse(
 ) -> CallToolResult:
     """Refuse a call: return an isError result for a tool, and raise RpcError for other methods.
 
-    The text of the result, or the data of the RpcError, is a JSON object that contains all other
-    arguments. The code of the RpcError is BUSY (-31001).
+    The text of the result, or the data of the RpcError, is a JSON object that contains all
+    arguments except `method`. The code of the RpcError is BUSY (-31001).
     method: the method of the call, such as "tools/call".
     code: the kind of the refusal, such as RATE_LIMIT_EXCEEDED.
     message: the text of the refusal.

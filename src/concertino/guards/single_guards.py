@@ -23,7 +23,7 @@ class RateLimit(Guard):
 
         run(RateLimit(server, 10, 60))
 
-    More calls are refused with the error RATE_LIMIT_EXCEEDED. For several rates, use Guard.
+    Further calls are refused with the error RATE_LIMIT_EXCEEDED. For several rates, use Guard.
     inner: the Backend that handles the calls, such as a Server.
     match: patterns of the operations to which the limit applies: `search_*` selects tools,
         `prompt:draft_*` prompts, `resource:notes://*` resources; by default all tools.
@@ -49,7 +49,7 @@ class InFlightLimit(Guard):
 
         run(InFlightLimit(server, 8))
 
-    More calls are refused with the error TOO_MANY_IN_FLIGHT.
+    Further calls are refused with the error TOO_MANY_IN_FLIGHT.
     inner: the Backend that handles the calls, such as a Server.
     calls: how many calls may run at the same time; all operations are counted together.
     match: patterns of the operations to which the limit applies: `search_*` selects tools,

@@ -40,8 +40,11 @@ STORE_RESULTS = 1000
 STORE_S = 3600.0
 # How many bytes one character has in JSON at most: \u001f has six.
 WORST_ESCAPE = 6
-# How many bytes a result as JSON has at most in addition to its text.
+# The room in bytes for the JSON around the text of a result, and also for the note and the link of
+# a short result. This is an estimate: the link contains the name of the tool, which may be longer.
 ENVELOPE_BYTES = 512
+# The types of results whose size is limited. Lists are not limited, because they have pages.
+LIMITED = (CallToolResult, GetPromptResult, ReadResourceResult)
 
 
 class OversizeStore:
@@ -87,6 +90,7 @@ class OversizeStore:
         return uri
 
     def __contains__(self, uri: str) -> bool:
+        # Remove expired results.
         self._make_room(0)
         return uri in self._results
 
@@ -132,8 +136,8 @@ def cut(
 ) -> CallToolResult:
     """Store a tool's result that is too large, and return a short result for the client.
 
-    - For a result with text, the short result is the beginning of the text and a link to the whole
-      result.
+    - For a result with text, the short result is the beginning of its first text block and a link
+      to the whole result.
     - For a result with structured content, and for an error, the short result is the error
       RESULT_TOO_LARGE and the link: a part of structured content would not match the output schema.
     - If the result is larger than the whole store, there is no link.
@@ -141,7 +145,8 @@ def cut(
     result: a CallToolResult, or its JSON.
     name: the name of the tool.
     size: the size of `result`, in bytes.
-    max_bytes: the size limit for the short result, in bytes.
+    max_bytes: the size limit for the short result, in bytes. With less than 1,024 bytes, or a long
+        name, the short result may be larger, because it always has the note and the link.
     store: stores the whole result.
     """
     if isinstance(result, Raw):
@@ -220,7 +225,3 @@ def _to_content(block: ContentBlock) -> ResourceContents:
     if isinstance(block, EmbeddedResource):
         return block.resource
     return ResourceContents("", text=encode(block).decode(), mime_type="application/json")
-
-
-# The types of results whose size is limited. Lists are not limited, because they have pages.
-LIMITED = (CallToolResult, GetPromptResult, ReadResourceResult)

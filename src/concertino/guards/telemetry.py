@@ -98,7 +98,7 @@ class Telemetry(BackendWrapper):
 
         The function raises ArgumentsRefused or RpcError for invalid arguments.
         method, name: for example "tools/call" and the name of the tool.
-        Returns None if the inner backend has no such function.
+        Returns None if only the inner backend's handle() can check them.
         """
         return argument_check_of(self.inner, method, name)
 
@@ -141,13 +141,13 @@ class Telemetry(BackendWrapper):
 
             # A backend that forwards the call, such as a proxy or a hub, passes on `_meta`. So the
             # spans of the next program become children of this one.
-            spans: dict[str, str] = {}
-            inject(spans)
-            forwarded = {key: Raw(encode(value)) for key, value in spans.items()}
-            passed_on = replace(call, meta={**call.meta, **forwarded})
+            trace_headers: dict[str, str] = {}
+            inject(trace_headers)
+            trace_meta = {key: Raw(encode(value)) for key, value in trace_headers.items()}
+            traced_call = replace(call, meta={**call.meta, **trace_meta})
 
             try:
-                result = await self.inner.handle(passed_on, context)
+                result = await self.inner.handle(traced_call, context)
                 failure = failure_of_result(call, result)
                 return result
             except BaseException as exc:
@@ -158,15 +158,33 @@ class Telemetry(BackendWrapper):
                 raise
             finally:
                 current_context.set(log_context)
-                shared["mcp.method.name"] = self._methods.count_as(call.method, failure)
-                if name is not None and call.method != "resources/read":
-                    shared[ATTRIBUTES[call.method]] = self._names.count_as(redact(name), failure)
                 if failure is not None:
-                    reasons = _failure_attributes(failure)
-                    shared |= reasons
-                    span.set_attributes(reasons)
+                    span.set_attributes(_failure_attributes(failure))
+                    # None stands for no description.
                     span.set_status(trace.StatusCode.ERROR, redact(error_message) or None)
-                self._duration.record(time.perf_counter() - began, shared)
+                self._record_duration(time.perf_counter() - began, call, failure, shared)
+
+    def _record_duration(
+        self,
+        duration_s: float,
+        call: Call,
+        failure: CallFailure | None,
+        attributes: dict[str, Any],
+    ) -> None:
+        """Add the duration of a call to the histogram.
+
+        attributes: the attributes that the metric shares with the span. This method changes them.
+        """
+        # The span has the method and the name that the client has sent. The metric has only a
+        # limited number of them.
+        attributes["mcp.method.name"] = self._methods.count_as(call.method, failure)
+        name = name_of(call)
+        if name is not None and call.method != "resources/read":
+            counted = self._names.count_as(redactor().text(name), failure)
+            attributes[ATTRIBUTES[call.method]] = counted
+        if failure is not None:
+            attributes |= _failure_attributes(failure)
+        self._duration.record(duration_s, attributes)
 
     def _shared_attributes(self, call: Call, context: Context) -> dict[str, Any]:
         """Return the attributes of both the metric and the span."""
@@ -189,7 +207,7 @@ def _failure_attributes(failure: CallFailure) -> dict[str, str]:
 
 
 def telemetry(**settings: Any) -> Callable[[Backend], Telemetry]:
-    """Return a function that wraps a backend in Telemetry.
+    """Return a function that wraps a backend in Telemetry, as partial(Telemetry, ...) does.
 
     settings: the keyword arguments of Telemetry.
     Raises ConcertinoError if the extra `otel` is missing.
