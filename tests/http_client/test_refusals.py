@@ -7,7 +7,7 @@ import pytest
 from concertino.http_client.pooled_connection import ResponseHead
 from concertino.http_client.refusals import (
     describe_refusal,
-    error_of_body,
+    encode_body_error,
     parse_retry_after,
 )
 
@@ -110,4 +110,4 @@ def test_the_text_of_a_refusal(
     ],
 )
 def test_a_body_that_cannot_be_read_is_no_error_response(body: bytes) -> None:
-    assert error_of_body(1, body) is None
+    assert encode_body_error(1, body) is None

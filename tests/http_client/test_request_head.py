@@ -10,15 +10,15 @@ import h11
 import pytest
 
 from concertino.http.envelope import decode_envelope
-from concertino.http_client.request_head import RequestHeads, check_headers
+from concertino.http_client.request_encoder import RequestEncoder, check_headers
 from concertino.http_client.server_url import parse_url
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
 HOSTILE = "tools/call\r\nAuthorization: Bearer x\r\n\r\nPOST /other HTTP/1.1\r\n"
 
 
-def heads(**headers: str) -> RequestHeads:
-    return RequestHeads(parse_url("http://127.0.0.1:8000/mcp"), headers)
+def heads(**headers: str) -> RequestEncoder:
+    return RequestEncoder(parse_url("http://127.0.0.1:8000/mcp"), headers)
 
 
 def read(request: bytes) -> tuple[str, dict[str, str], bytes]:
@@ -84,7 +84,7 @@ def test_characters_outside_ascii_do_not_stop_a_request() -> None:
 
 def test_a_message_of_a_session_names_it() -> None:
     requests = heads()
-    requests.session, requests.version = "abc", "2025-11-25"
+    requests.session_id, requests.session_version = "abc", "2025-11-25"
     frame = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
     for request in (
         requests.post("/mcp", frame, decode_envelope(frame)),

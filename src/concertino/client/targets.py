@@ -434,7 +434,7 @@ class _Remote:
 
     def __init__(self, parameters: HttpParameters) -> None:
         # Imported here, because most clients start a program and need no HTTP.
-        from concertino.http_client.request_head import check_headers
+        from concertino.http_client.request_encoder import check_headers
         from concertino.http_client.server_url import parse_url
 
         self._url = parse_url(parameters.url)

@@ -41,12 +41,12 @@ from concertino.http_client.refusals import (
     REDIRECTS,
     demanded_pause_s,
     describe_refusal,
+    encode_body_error,
     encode_failure,
-    error_of_body,
-    may_pass,
+    is_temporary,
     parse_retry_after,
 )
-from concertino.http_client.request_head import RequestHeads
+from concertino.http_client.request_encoder import RequestEncoder
 from concertino.http_client.request_sender import RequestSender
 from concertino.http_client.server_responses import answers_request, check_session_id
 from concertino.http_client.server_url import ServerUrl
@@ -63,8 +63,8 @@ _log = logging.getLogger("concertino.http_client")
 # How many times a request may be sent in total: once, and again after redirects, refusals and
 # pauses.
 MAX_TRIES = 4
-# With at most this many exchanges, a single request waits for its response: one exchange is that of
-# the request, and one is the stream of the session. Then no other message is expected meanwhile.
+# If at most two exchanges are open, of one request and of the session's stream, no message but the
+# response to this request is expected soon.
 EXCHANGES_OF_ONE_REQUEST = 2
 # The longest pause that a server can demand before the stream of the session is opened, in seconds.
 # No call waits for this stream.
@@ -76,7 +76,9 @@ DELETE_S = 2.0
 
 
 class _Session:
-    """The session of a revision before 2026-07-28.
+    """The state of a session of a revision before 2026-07-28.
+
+    Its id and its revision are attributes of the RequestEncoder, which sends them as headers.
 
     Attributes:
     is_opening: whether the session is being opened: from the response to `initialize` until the
@@ -120,8 +122,8 @@ class StreamableHttpConnection:
         self.facts: Mapping[str, object] = {"transport": "http", "address": url.text}
         self._url = url
         self.max_bytes = limits.max_message_bytes
-        self._heads = RequestHeads(url, headers)
-        self._sender = RequestSender(url, self._heads, credentials, self.on_failure)
+        self._encoder = RequestEncoder(url, headers)
+        self._sender = RequestSender(url, self._encoder, credentials, self.on_failure)
         self._delivery = MessageDelivery()
         # The messages that were written but not flushed, or that wait until the session is open.
         self._queue: deque[tuple[bytes, Envelope]] = deque()
@@ -152,6 +154,8 @@ class StreamableHttpConnection:
     def write(self, frame: bytes, request_id: Id | None) -> int:
         if not self._is_closed:
             self._queue.append((frame, decode_envelope(frame)))
+        # Unread output is not counted. Each message is sent in a request of its own, so a request
+        # that the server does not read delays no other one.
         return 0
 
     def flush(self) -> None:
@@ -188,7 +192,7 @@ class StreamableHttpConnection:
         for exchange in list(self._exchanges):
             exchange.abort()
         self._exchanges.clear()
-        if self._heads.session:
+        if self._encoder.session_id:
             await self._end_session(min(within_s, DELETE_S))
         self._sender.close()
 
@@ -214,19 +218,20 @@ class StreamableHttpConnection:
         message: its decoded fields.
         """
         meta = message.params.meta
+        # Only messages of 2026-07-28 name their revision.
         is_modern = meta is not None and isinstance(meta.version, str)
         if message.method == "notifications/cancelled":
             # In 2026-07-28, closing the HTTP connection cancels a request, so the notification is
             # not sent.
             if self._cancel(message.params.request_id):
                 return
-            # Nor is it sent without a session. With a session, the server has chosen a version in
-            # its response to `initialize`, or it is a server of 2024-11-05.
-            if not self._heads.version and self._session.fallback is None:
+            # Without a session, the notification is not sent, either. With a session, the server
+            # has chosen a version in its response to `initialize`, or it is one of 2024-11-05.
+            if not self._encoder.session_version and self._session.fallback is None:
                 return
         if message.method == "initialize":
             # `initialize` opens a new session, so its headers must not name an earlier session.
-            self._heads.session = self._heads.version = ""
+            self._encoder.session_id = self._encoder.session_version = ""
         self._send_message(
             PostedMessage(
                 frame=frame,
@@ -266,6 +271,7 @@ class StreamableHttpConnection:
         """
         for exchange in self._exchanges:
             if exchange.id == request_id and exchange.id is not None:
+                # In all revisions, the client waits for the response no more.
                 self._exchanges.discard(exchange)
                 exchange.abort()
                 return exchange.is_modern
@@ -279,8 +285,11 @@ class StreamableHttpConnection:
     # Responses
 
     def on_head(self, exchange: ClientExchange, head: ResponseHead) -> None:
-        """Handle the head of a response with a status of 2xx, by the kind of its request."""
-        events = exchange.events
+        """Handle the head of a response with a status of 2xx, by the kind of its request.
+
+        ClientExchange describes the kinds.
+        """
+        # The next failure is the first one in a row again.
         exchange.failures = 0
         if exchange.kind == "sse" and head.media_type != EVENT_STREAM:
             # The server is not one of 2024-11-05 either.
@@ -288,38 +297,41 @@ class StreamableHttpConnection:
         elif exchange.kind == "listen":
             self._session.listening_since = asyncio.get_running_loop().time()
         elif exchange.kind == "resume":
+            events = exchange.events
             has_pause = events is not None and events.retry_s is not None
             if has_pause and head.media_type == EVENT_STREAM:
                 # The server has said when to resume the stream, so it ends streams on purpose,
                 # perhaps many times during a long call. Such an end is not a failed try.
                 exchange.tries = 1
         elif exchange.method == "initialize":
-            self._heads.session = check_session_id(head.headers.get("mcp-session-id", ""))
+            self._encoder.session_id = check_session_id(head.headers.get("mcp-session-id", ""))
 
     def on_message(self, exchange: ClientExchange, frame: bytes) -> None:
         # A server may send its JSON in several lines, but a Receiver expects one.
         if NEWLINE in frame:
             frame = one_line(frame)
         if exchange.id is not None and not exchange.is_answered:
-            frame = self._read_response(exchange, frame)
+            frame = self._read_response(exchange, exchange.id, frame)
         self._deliver(frame)
 
-    def _read_response(self, exchange: ClientExchange, frame: bytes) -> bytes:
+    def _read_response(self, exchange: ClientExchange, id: Id, frame: bytes) -> bytes:
         """Read what the connection itself needs from a message, and return the message to deliver.
 
         - The response to `initialize` names the revision of the session.
         - The response to tools/list says which arguments must be repeated in headers. Tools with
           wrong annotations are removed from it.
         - Any other message is returned unchanged.
+
+        id: the id of the exchange's request.
         """
-        if not answers_request(frame, exchange.id):
+        if not answers_request(frame, id):
             return frame
         exchange.is_answered = True
         if exchange.method == "initialize":
-            self._heads.version = read_revision(frame)
-            self._session.is_opening = bool(self._heads.version)
+            self._encoder.session_version = read_revision(frame)
+            self._session.is_opening = bool(self._encoder.session_version)
         elif exchange.method == "tools/list" and exchange.is_modern:
-            return learn_tools(frame, self._heads.params)
+            return learn_tools(frame, self._encoder.param_headers)
         return frame
 
     def on_exchange_end(self, exchange: ClientExchange) -> None:
@@ -335,6 +347,7 @@ class StreamableHttpConnection:
         elif exchange.kind == "sse":
             self._end_fallback(exchange, "the server has ended its stream")
         elif exchange.id is None:
+            # The POST of a notification or a response.
             if exchange.method == "notifications/initialized":
                 self._on_session_open()
         elif not exchange.is_answered and exchange.kind != "message":
@@ -348,7 +361,7 @@ class StreamableHttpConnection:
         """
         if exchange.events is not None:
             self._resume(exchange, "the server ended its response before the answer came")
-        elif (frame := error_of_body(id, exchange.body)) is not None:
+        elif (frame := encode_body_error(id, exchange.body)) is not None:
             # A server that cannot read a request may send an error without its id.
             self._deliver(frame)
         else:
@@ -379,33 +392,48 @@ class StreamableHttpConnection:
             and self._fall_back(exchange, failure, body)
         ):
             return
-        # 404 means that the server has ended the session. But a server without a stream for its own
-        # messages may also answer 404 to the first GET, the one without earlier events.
-        is_served = exchange.kind != "listen" or exchange.events is not None
-        if head.status == 404 and self._heads.session and exchange.kind != "delete" and is_served:
+        if head.status == 404 and self._means_session_end(exchange):
             self._exchanges.discard(exchange)
-            # When a stream is resumed, the server has accepted the request before.
+            # Only for a POST: before a stream is resumed, the server has accepted the request, and
+            # may have executed it.
             if exchange.kind == "post" and exchange.id is not None:
                 self._session.refused = frozenset((exchange.id,))
-            self._disconnect("the server has ended the session")
+            self._report_session_end("the server has ended the session")
             return
         # A JSON-RPC error in the body says more than the status. But if the user has to log in, or
         # gets no access, the client needs the HTTP error.
         if exchange.id is not None and head.status not in (401, 403, 407):
-            frame = error_of_body(exchange.id, body)
+            frame = encode_body_error(exchange.id, body)
             if frame is not None:
                 self._exchanges.discard(exchange)
                 self._deliver(frame)
                 return
         self.on_failure(exchange, failure)
 
+    def _means_session_end(self, exchange: ClientExchange) -> bool:
+        """Return whether the status 404 for an exchange means that its session has ended.
+
+        A server without a stream for its own messages may also answer 404 to the first GET for this
+        stream, which has received no events before.
+        """
+        has_stream = exchange.kind != "listen" or exchange.events is not None
+        return bool(self._encoder.session_id) and exchange.kind != "delete" and has_stream
+
     def on_failure(self, exchange: ClientExchange, failure: HttpFailure) -> None:
-        """Handle a request without a usable response: send it again, or let it fail."""
+        """Handle a request without a usable response: send it again, or let it fail.
+
+        - A request that the server has probably not received is sent again, if that does no harm.
+        - The stream of the session ("listen") is opened again if the failure is temporary.
+        - The stream of a call ("post", "resume") is resumed if it has broken, or if the last try to
+          resume it has failed temporarily.
+        - Any other request fails: the client gets an error response. For a notification or a
+          response, this is only logged.
+        """
         if exchange.is_over:
             return
         if failure.may_resend:
             # The server has closed an idle connection, so probably also all other idle connections.
-            self._sender.send_again(exchange, fresh=True)
+            self._sender.send_in_task(exchange, fresh=True)
             return
         self._exchanges.discard(exchange)
         if exchange.kind == "delete":
@@ -417,7 +445,7 @@ class StreamableHttpConnection:
             # call may renew a token that is refused. Another refusal says that the server has no
             # such stream.
             is_expired = failure.status == 401 and self._sender.has_credentials
-            if is_expired or may_pass(failure):
+            if is_expired or is_temporary(failure):
                 self._listen_again(exchange, failure)
         elif exchange.id is None:
             _log.warning("%s was not accepted: %s", exchange.method or "a response", failure)
@@ -426,7 +454,7 @@ class StreamableHttpConnection:
         elif exchange.kind in ("post", "resume") and 200 <= failure.status < 300:
             # The server has accepted the request, and its response has broken.
             self._resume(exchange, str(failure))
-        elif exchange.kind == "resume" and may_pass(failure):
+        elif exchange.kind == "resume" and is_temporary(failure):
             exchange.failures += 1
             self._resume(exchange, str(failure), demanded_pause_s(failure))
         else:
@@ -450,7 +478,7 @@ class StreamableHttpConnection:
         if url is None or exchange.tries >= MAX_TRIES:
             return False
         exchange.path = url.path
-        self._sender.send_again(exchange)
+        self._sender.send_in_task(exchange)
         return True
 
     def _fail(self, exchange: ClientExchange, failure: HttpFailure) -> None:
@@ -463,9 +491,9 @@ class StreamableHttpConnection:
         is_alone = len(self._exchanges) <= EXCHANGES_OF_ONE_REQUEST
         self._delivery.deliver(frame, is_alone)
 
-    def _disconnect(self, reason: str) -> None:
+    def _report_session_end(self, reason: str) -> None:
         """Report to the Receiver that the server has ended the session."""
-        self._heads.session = ""
+        self._encoder.session_id = ""
         self._delivery.disconnect(ConnectionError(reason))
 
     # The transport of 2024-11-05
@@ -480,7 +508,7 @@ class StreamableHttpConnection:
         if self._session.fallback is not None or refused.posted is None or refused.id is None:
             return False
         self._exchanges.discard(refused)
-        error = error_of_body(refused.id, body)
+        error = encode_body_error(refused.id, body)
         self._session.fallback = SseFallback(refused.posted, failure, error)
         self._start(ClientExchange(self, "sse", self._url.path))
         return True
@@ -515,7 +543,7 @@ class StreamableHttpConnection:
         if fallback is None:
             return
         if fallback.path:
-            self._disconnect(reason)
+            self._report_session_end(reason)
             return
         # The server is not one of 2024-11-05, so report its first refusal, which says more.
         if fallback.error is not None:
@@ -557,9 +585,10 @@ class StreamableHttpConnection:
             # stream at once. The next pause is the shortest one again.
             exchange.tries = 1
         if failure is not None and not 200 <= failure.status < 300:
+            # The stream was not opened, rather than broken later.
             exchange.failures += 1
         self._exchanges.add(exchange)
-        self._sender.send_later(exchange, exchange.pause_s(exchange.tries, demanded_s))
+        self._sender.send_later(exchange, exchange.reopening_pause_s(exchange.tries, demanded_s))
 
     def _resume(
         self, exchange: ClientExchange, reason: str, demanded_s: float | None = None
@@ -580,5 +609,6 @@ class StreamableHttpConnection:
             return
         exchange.kind = "resume"
         self._exchanges.add(exchange)
-        # A call waits for this stream, so the pause does not grow with each lost stream.
-        self._sender.send_later(exchange, exchange.pause_s(1, demanded_s))
+        # A call waits for this stream. So the pause grows only with failures to open the stream,
+        # and not with the number of streams that were lost.
+        self._sender.send_later(exchange, exchange.reopening_pause_s(1, demanded_s))

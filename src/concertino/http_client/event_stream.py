@@ -78,7 +78,7 @@ class EventStreamParser:
           first try, 20 ms after the second, and so on up to 1 s.
         - Otherwise, it is 1 s after the first try, 2 s after the second, and so on up to 30 s.
 
-        tries: how many times the stream was opened since it was last open for a long time.
+        tries: how many times the stream was opened since it was last open for more than 30 s.
         """
         if self.retry_s is not None:
             return max(self.retry_s, min(LEAST_RETRY_S * 2 ** min(tries - 1, 10), RETRY_S))
@@ -137,6 +137,7 @@ class EventStreamParser:
         elif name == b"id":
             if b"\0" not in value and len(value) <= MAX_ID_BYTES:
                 self._id = value.decode("utf-8", "replace")
+        # A pause of more than 9 digits, in ms, is longer than 11 days, and is ignored.
         elif name == b"retry" and value.isdigit() and len(value) <= 9:
             self.retry_s = int(value) / 1000
 

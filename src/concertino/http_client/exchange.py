@@ -43,8 +43,8 @@ class HttpFailure(Exception):
 
     text: the reason, for people.
     head: the head of the HTTP response; None if there was no response, or a malformed one.
-    may_resend: whether the request may be sent again, because the server has not received it, or
-        because it does no harm if the server receives it twice.
+    may_resend: whether to send the request again: it was sent once, the server has probably not
+        received it, and it does no harm if the server receives it twice.
     login: the command with which a user can log in, if the request needs a login; otherwise "".
     """
 
@@ -131,7 +131,7 @@ class _Response:
 
     Attributes:
     head: the head (status and headers); None until it is received.
-    is_accepted: whether the status is 2xx.
+    is_success: whether the status is 2xx.
     media_type: the media type of the body, such as "application/json".
     size: the number of received bytes of the body.
     """
@@ -139,7 +139,7 @@ class _Response:
     def __init__(self, authorization: str = "") -> None:
         self.authorization = authorization
         self.head: ResponseHead | None = None
-        self.is_accepted = False
+        self.is_success = False
         self.media_type = ""
         self._pieces: list[bytes] = []
         self.size = 0
@@ -147,7 +147,7 @@ class _Response:
     def begin(self, head: ResponseHead) -> None:
         """Set the head."""
         self.head = head
-        self.is_accepted = 200 <= head.status < 300
+        self.is_success = 200 <= head.status < 300
         self.media_type = head.media_type
 
     def add(self, data: bytes) -> None:
@@ -179,11 +179,14 @@ class ClientExchange:
         After a stream has broken, its `last_id` is the event after which to resume.
     is_answered: whether the JSON-RPC response to the message has arrived.
     is_over: whether the exchange has ended, so that nothing more is received.
+    expiry: the timer of the request's time limit, which the owner starts and the exchange stops;
+        None without a limit.
+
+    The owner decides by these when to give up, and how long to wait before:
     tries: the number of attempts to send the request, including those that found no connection.
-        The owner sets it back to 1 after a stream that was open for long, or that the server has
-        ended on purpose.
-    failures: how many times in a row a broken stream could not be resumed.
-    expiry: the timer of the request's time limit; None without a limit.
+        The owner sets it back to 1 after a stream that was open for more than 30 s, or that the
+        server has ended on purpose.
+    failures: how many times in a row a broken stream could not be opened again.
     """
 
     def __init__(
@@ -242,12 +245,13 @@ class ClientExchange:
         self._response = _Response(authorization)
         connection.send(request, self)
 
-    def pause_s(self, tries: int, demanded_s: float | None = None) -> float:
+    def reopening_pause_s(self, tries: int, demanded_s: float | None = None) -> float:
         """Return how many seconds to wait before the stream of this exchange is opened again.
 
-        After each failure to open the stream, the pause grows, even if the server demands less.
+        This is the longest of three pauses: `demanded_s`, that of EventStreamParser.pause_s(), and
+        one that doubles with each failure in a row to open the stream.
 
-        tries: how many times the stream was opened since it was last open for a long time.
+        tries: how many times the stream was opened since it was last open for more than 30 s.
         demanded_s: the pause that the server demands in Retry-After; None without a demand.
         """
         pause = demanded_s or 0.0
@@ -277,7 +281,7 @@ class ClientExchange:
         """Handle the head of the response."""
         response = self._response
         response.begin(head)
-        if not response.is_accepted:
+        if not response.is_success:
             return
         if response.media_type == EVENT_STREAM:
             if head.headers.get("content-encoding", "identity").lower() != "identity":
@@ -296,7 +300,7 @@ class ClientExchange:
         response = self._response
         if self.is_over:
             return
-        if not response.is_accepted:
+        if not response.is_success:
             if response.size < MAX_REFUSAL_BYTES:
                 response.add(data)
         elif response.media_type == EVENT_STREAM and self.events is not None:
@@ -311,7 +315,8 @@ class ClientExchange:
         try:
             messages = events.feed(data)
         except EventTooLong as exc:
-            # Without an id the stream is not resumed: it would continue with the same event.
+            # Without an id, the stream is not resumed. A resumed stream would begin with the event
+            # that is too long.
             events.last_id = ""
             self._fail(str(exc))
             return
@@ -331,7 +336,7 @@ class ClientExchange:
         if self.is_over:
             return
         body = response.body()
-        if not response.is_accepted:
+        if not response.is_success:
             self._owner.on_refusal(self, head, body)
             return
         # Only the POST of a request gets a JSON-RPC response as its body. The body of another HTTP

@@ -44,6 +44,7 @@ class ConnectionPool:
         self._url = url
         self._tls: ssl.SSLContext | None = None
         self._idle: list[PooledConnection] = []
+        # All connections, the idle ones included.
         self._open: set[PooledConnection] = set()
         self._is_paused = False
         self._is_closed = False
@@ -90,7 +91,7 @@ class ConnectionPool:
         return connection
 
     def put_back(self, connection: PooledConnection) -> None:
-        """Make a connection idle that connect() has opened and that has carried no request."""
+        """Add a connection from connect() to the idle ones. It must have carried no request."""
         connection.idle_since = asyncio.get_running_loop().time()
         self._on_idle(connection)
 

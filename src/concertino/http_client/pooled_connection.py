@@ -44,8 +44,8 @@ class ResponseHead(Struct, frozen=True):
 class ResponseListener(Protocol):
     """Gets the parts of the response to one request as they arrive.
 
-    After on_head() and any number of on_body(), either on_end() or on_lost() is called, once.
-    on_lost() may come at any time.
+    on_head() is called first, then any number of on_body(), then on_end(). If the connection is
+    lost, on_lost() is called instead of the methods that are still missing.
     """
 
     def on_head(self, head: ResponseHead, /) -> None:
@@ -105,6 +105,7 @@ class _ResponseReader:
         except httptools.HttpParserError as exc:
             if not self.is_complete:
                 return f"the server sends no HTTP/1.1: {exc}"
+            # The response was read before the malformed bytes.
             self.has_surplus = True
         # Without this limit, a server could fill the memory.
         if self.is_complete or self.overhead_bytes <= MAX_HEAD_BYTES:
@@ -115,7 +116,8 @@ class _ResponseReader:
     # Called by httptools
 
     def on_message_begin(self) -> None:
-        # A message that begins after the end of the response was not requested.
+        # A message that begins after the end of the response was not requested. Both attributes are
+        # False before the end, and stay True after it.
         self.has_surplus = self.is_complete
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -167,7 +169,7 @@ class PooledConnection(asyncio.BufferedProtocol):
         self._listener: ResponseListener | None = None
         # The reader of the current response; None until its first byte is received.
         self._reader: _ResponseReader | None = None
-        # Whether the connection has carried a complete response, and has been idle since.
+        # Whether the connection has carried a complete response.
         self._was_used = False
         self._is_closed = False
         # The connection is a BufferedProtocol and reads into this buffer, because for a plain
@@ -184,6 +186,8 @@ class PooledConnection(asyncio.BufferedProtocol):
 
     def send(self, request: bytes, listener: ResponseListener) -> None:
         """Send a request. The response to the previous request must be complete.
+
+        Call this only while is_closed is False.
 
         request: the complete HTTP request.
         listener: gets the parts of the response.
@@ -252,6 +256,7 @@ class PooledConnection(asyncio.BufferedProtocol):
         # Surplus bytes must not be taken for the response to the next request.
         if reader.keeps_alive and not reader.has_surplus:
             self.idle_since = asyncio.get_running_loop().time()
+            # Before on_end(), so that the listener can send another request on this connection.
             self._on_idle(self)
         else:
             self.abort()

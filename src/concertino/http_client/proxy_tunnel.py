@@ -1,8 +1,12 @@
 """Connects to a server through an HTTP proxy, with the HTTP method CONNECT.
 
-The environment variable HTTPS_PROXY names the proxy for servers with https URLs, HTTP_PROXY that
-for servers with http URLs, and ALL_PROXY that for both if those variables are not set. NO_PROXY
-names the servers to which to connect without a proxy.
+These environment variables count, also in lower case:
+
+- HTTPS_PROXY: the URL of the proxy for servers with https URLs.
+- HTTP_PROXY: the URL of the proxy for servers with http URLs.
+- ALL_PROXY: the URL of the proxy for servers for which none of the above is set.
+- NO_PROXY: the servers to which to connect without a proxy.
+
 Source: RFC 9110, section 9.3.6 "CONNECT".
 """
 
@@ -43,9 +47,12 @@ class ProxyAddress(Struct, frozen=True):
 def find_proxy(scheme: str, host: str, port: int) -> ProxyAddress | None:
     """Return the proxy that the environment names for a server; None if it names none.
 
+    The proxy is that of HTTPS_PROXY or HTTP_PROXY, by the scheme, or else of ALL_PROXY. NO_PROXY
+    excludes servers.
+
     scheme: the scheme of the server's URL: http or https.
     host, port: the server to connect to.
-    Raises ValueError if the variable does not contain the URL of an HTTP proxy.
+    Raises ValueError if the variable that counts does not contain the URL of an HTTP proxy.
     """
     text = _read_variable(f"{scheme}_proxy") or _read_variable("all_proxy")
     if not text or _is_excluded(host.lower(), port):
@@ -55,8 +62,8 @@ def find_proxy(scheme: str, host: str, port: int) -> ProxyAddress | None:
         raise ValueError(f"{scheme}_proxy: expected the URL of an HTTP proxy (http://HOST:PORT)")
     authorization = ""
     if parts.username is not None:
-        words = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        authorization = f"Basic {base64.b64encode(words.encode()).decode()}"
+        user_and_password = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        authorization = f"Basic {base64.b64encode(user_and_password.encode()).decode()}"
     return ProxyAddress(parts.hostname, parts.port or 80, authorization)
 
 
@@ -79,6 +86,7 @@ def _is_excluded(host: str, port: int) -> bool:
         # An item with several colons and without brackets is an IPv6 address without a port.
         if item.count(":") == 1 or "]:" in item:
             name, _, only_port = item.rpartition(":")
+        # `[::1]` means the address, and `*.example.com` and `.example.com` mean the domain.
         name = name.strip("[]").removeprefix("*.").lstrip(".")
         if only_port and only_port != str(port):
             continue

@@ -27,11 +27,11 @@ __all__ = [
     "ErrorInBody",
     "demanded_pause_s",
     "describe_refusal",
+    "encode_body_error",
     "encode_failure",
-    "error_of_body",
-    "may_pass",
+    "is_temporary",
     "parse_retry_after",
-    "read_error",
+    "read_body_error",
 ]
 
 # The redirects that may be followed: they keep the method and the body of the request.
@@ -44,8 +44,8 @@ UNKNOWN_REQUEST = frozenset((400, 404, 405, 406, 410, 415, 422, 501))
 MAX_RETRY_AFTER_S = 20.0
 
 
-class _ErrorHead(Struct):
-    """The fields of a JSON-RPC error response.
+class _UndecodedError(Struct):
+    """A JSON-RPC error response, for encode_body_error().
 
     error: the undecoded error; empty if the message is no error response.
     """
@@ -66,10 +66,12 @@ class ErrorInBody(Struct, frozen=True):
 
 
 class _ErrorResponse(Struct):
+    """A JSON-RPC error response, for read_body_error()."""
+
     error: ErrorInBody = ErrorInBody()
 
 
-_decode_head = Decoder(_ErrorHead).decode
+_decode_undecoded = Decoder(_UndecodedError).decode
 _decode_error = Decoder(_ErrorResponse).decode
 
 
@@ -101,16 +103,17 @@ def parse_retry_after(
     return seconds if seconds <= max_s else None
 
 
-def may_pass(failure: HttpFailure) -> bool:
-    """Return whether the reason of a failure is temporary, so that another try makes sense."""
+def is_temporary(failure: HttpFailure) -> bool:
+    """Return whether the reason of a failure may be temporary, so that another try makes sense."""
     # With these statuses a server refuses the request for good. The status 0 means no response.
     is_final = 300 <= failure.status < 500 and failure.status not in BUSY_STATUSES
     return not is_final
 
 
 def demanded_pause_s(failure: HttpFailure | None, max_s: float = MAX_RETRY_AFTER_S) -> float | None:
-    """Return the pause that a busy server demands, in seconds; None without a demand.
+    """Return the pause that a busy server (429 or 503) demands, in seconds; None without a demand.
 
+    failure: the server's refusal; None for no failure.
     max_s: the longest pause that counts, in seconds.
     """
     if failure is None or failure.head is None or failure.status not in BUSY_STATUSES:
@@ -128,7 +131,7 @@ def _parse_date(text: str) -> float | None:
     return date.replace(tzinfo=date.tzinfo or UTC).timestamp()
 
 
-def error_of_body(id: Id, body: bytes) -> bytes | None:
+def encode_body_error(id: Id, body: bytes) -> bytes | None:
     """Return the JSON-RPC error response in the body of a refusal, as one line of JSON.
 
     Returns None if the body contains none, or one for another request.
@@ -138,14 +141,13 @@ def error_of_body(id: Id, body: bytes) -> bytes | None:
     try:
         # msgspec does not check that members which it leaves undecoded are valid UTF-8.
         str(body, "utf-8")
-        head = _decode_head(body)
-        fields = Decoder(dict[str, Raw]).decode(body)
+        response = _decode_undecoded(body)
     except DECODE_ERRORS:
         return None
-    if not bytes(head.error) or head.id not in (None, id):
+    error = bytes(response.error)
+    if not error or response.id not in (None, id):
         return None
-    error = one_line(bytes(fields["error"]))
-    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (encode_id(id), error)
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (encode_id(id), one_line(error))
 
 
 def describe_refusal(head: ResponseHead, body: bytes) -> str:
@@ -166,11 +168,11 @@ def describe_refusal(head: ResponseHead, body: bytes) -> str:
         # The pause is a number of seconds or a date.
         unit = " s" if pause.isdecimal() else ""
         text += f": try again after {pause[:40]}{unit}"
-    reason = read_error(body).message[:200] or body[:200].decode("utf-8", "replace").strip()
+    reason = read_body_error(body).message[:200] or body[:200].decode("utf-8", "replace").strip()
     return f"{text}: {reason}" if reason else text
 
 
-def read_error(body: bytes) -> ErrorInBody:
+def read_body_error(body: bytes) -> ErrorInBody:
     """Return the JSON-RPC error in the body of a refusal; one with the code 0 if there is none."""
     try:
         return _decode_error(body).error

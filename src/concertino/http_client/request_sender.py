@@ -18,7 +18,7 @@ from concertino.http_client.exchange import ClientExchange, HttpFailure, describ
 from concertino.http_client.pool import ConnectionPool
 from concertino.http_client.pooled_connection import ResponseHead
 from concertino.http_client.refusals import describe_refusal
-from concertino.http_client.request_head import RequestHeads
+from concertino.http_client.request_encoder import RequestEncoder
 from concertino.http_client.server_url import ServerUrl
 
 __all__ = ["RequestSender"]
@@ -30,7 +30,7 @@ class RequestSender:
     """Sends the requests to one server.
 
     url: the URL of the server.
-    heads: makes the HTTP requests.
+    encoder: makes the HTTP requests.
     credentials: the source of the header Authorization; None for requests without it.
     on_failure: called with an exchange and the reason for its failure. It is called if the request
         cannot be sent, and if the server has refused the token and there is no other.
@@ -39,12 +39,12 @@ class RequestSender:
     def __init__(
         self,
         url: ServerUrl,
-        heads: RequestHeads,
+        encoder: RequestEncoder,
         credentials: Credentials | None,
         on_failure: Callable[[ClientExchange, HttpFailure], object],
     ) -> None:
         self._url = url
-        self._heads = heads
+        self._encoder = encoder
         self._credentials = credentials
         self._on_failure = on_failure
         self._pool = ConnectionPool(url)
@@ -73,10 +73,10 @@ class RequestSender:
             if connection is not None:
                 exchange.send(connection, self._encode(exchange, authorization), authorization)
                 return
-        self.send_again(exchange)
+        self.send_in_task(exchange)
 
-    def send_again(self, exchange: ClientExchange, *, fresh: bool = False) -> None:
-        """Send the request of an exchange in a task, which waits for a token and a connection.
+    def send_in_task(self, exchange: ClientExchange, *, fresh: bool = False) -> None:
+        """Start a task that sends the request of an exchange when it has a token and a connection.
 
         fresh: whether to open a new connection instead of using an idle one.
         """
@@ -147,8 +147,8 @@ class RequestSender:
                 authorization = self._credentials.header()
                 if authorization is None:
                     authorization = await self._credentials.prepare()
-            # After a lost connection, a request is sent again only once. So do not take a
-            # connection that the server may have closed.
+            # Take no idle connection that the server may have closed: if that has happened to this
+            # request before, it is not sent a third time.
             connection = None if fresh else self._pool.take(sure=True)
             connection = connection or await self._pool.connect()
         except (OSError, ValueError, AuthorizationError) as exc:
@@ -165,11 +165,11 @@ class RequestSender:
         """Return the HTTP request of an exchange."""
         posted = exchange.posted
         if posted is not None and exchange.kind in ("post", "message"):
-            return self._heads.post(exchange.path, posted.frame, posted.envelope, authorization)
+            return self._encoder.post(exchange.path, posted.frame, posted.envelope, authorization)
         if exchange.kind == "delete":
-            return self._heads.delete(exchange.path, authorization)
+            return self._encoder.delete(exchange.path, authorization)
         last_id = "" if exchange.events is None else exchange.events.last_id
-        return self._heads.get(exchange.path, last_id, authorization)
+        return self._encoder.get(exchange.path, last_id, authorization)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in a task, until stop_waiting() cancels it."""

@@ -13,10 +13,10 @@ from concertino.jsonrpc.messages import Id, InvalidMessage, Message, decode
 __all__ = ["answers_request", "check_session_id"]
 
 
-def answers_request(frame: bytes, id: Id | None) -> bool:
+def answers_request(frame: bytes, id: Id) -> bool:
     """Return whether a message is the response to the request with an id.
 
-    A malformed response with this id counts, too, because the client lets the request fail then.
+    A malformed response with this id counts, too: it makes the request fail in the client.
 
     frame: the message, as JSON.
     id: the id of the request.

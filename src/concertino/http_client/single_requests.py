@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_BYTES", "WITHIN_S", "FetchedResponse", "SingleRequests", "limit", "without_query"]
 
-# How many seconds a request may take by default, with all of its redirects.
+# How many seconds callers wait for a request by default, with all redirects that they follow.
 WITHIN_S = 5.0
 # The largest body of a response, in bytes.
 MAX_BYTES = 64 * 1024
@@ -38,10 +38,10 @@ T = TypeVar("T")
 class FetchedResponse(Struct, frozen=True):
     """A complete HTTP response.
 
-    url: the URL of the request, without its query. If the caller has followed redirects, this is
-        the URL of the last request.
+    url: the URL of the request, without its query.
     status: the HTTP status.
     headers: header name in lower case -> value.
+    body: the whole body.
     """
 
     url: str

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from concertino.errors import HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION
 from concertino.http_client.exchange import HttpFailure, PostedMessage
-from concertino.http_client.refusals import read_error
+from concertino.http_client.refusals import read_body_error
 
 __all__ = ["SseFallback", "is_old_refusal"]
 
@@ -28,7 +28,7 @@ def is_old_refusal(status: int, body: bytes) -> bool:
     status: the HTTP status of the refusal.
     body: the body of the refusal.
     """
-    return status in OLD_STATUSES and read_error(body).code not in MODERN_ERRORS
+    return status in OLD_STATUSES and read_body_error(body).code not in MODERN_ERRORS
 
 
 class SseFallback:

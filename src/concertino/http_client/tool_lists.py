@@ -36,12 +36,12 @@ _decode_response = Decoder(_ToolListResponse).decode
 _decode_tools = Decoder(list[dict[str, Any]]).decode
 
 
-def learn_tools(frame: bytes, params: MutableMapping[str, ParamHeaders]) -> bytes:
+def learn_tools(frame: bytes, param_headers: MutableMapping[str, ParamHeaders]) -> bytes:
     """Read from a tool list which arguments must be repeated in HTTP headers.
 
     frame: the response to tools/list, as JSON.
-    params: tool name -> its arguments with the annotation `x-mcp-header`. This function adds the
-        listed tools.
+    param_headers: tool name -> its arguments with the annotation `x-mcp-header`. This function adds
+        the listed tools.
     Returns the response for the client, without the tools that have invalid annotations: the
     specification forbids using these tools.
     """
@@ -56,9 +56,9 @@ def learn_tools(frame: bytes, params: MutableMapping[str, ParamHeaders]) -> byte
     usable: list[dict[str, Any]] = []
     for tool in tools:
         try:
-            params[str(tool.get("name"))] = read_annotations(tool.get("inputSchema"))
-            if len(params) > MAX_TOOLS:
-                del params[next(iter(params))]
+            param_headers[str(tool.get("name"))] = read_annotations(tool.get("inputSchema"))
+            if len(param_headers) > MAX_TOOLS:
+                del param_headers[next(iter(param_headers))]
         except InvalidAnnotation as exc:
             _log.warning("the tool %.100r is left out: %s", tool.get("name"), exc)
         else:

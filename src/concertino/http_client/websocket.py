@@ -1,8 +1,8 @@
 """WebSocketClientConnection: a Connection to a server at a ws: or wss: URL.
 
 Each JSON-RPC message is one WebSocket message of text, in both directions. open_websocket()
-connects and does the handshake of the WebSocket. If the server refuses the handshake, it tries
-again with another access token.
+connects and does the handshake of the WebSocket. If the server refuses the handshake with 401 or
+403, open_websocket() tries again with another access token of the Credentials, if there are any.
 Source: RFC 6455.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
 from typing import cast
 
 from concertino.errors import AuthorizationError
@@ -54,7 +55,7 @@ HIGH_BYTES = 64 * 1024
 MAX_UNREAD_PONGS = 2**20
 # The status code of a close frame for a normal end (RFC 6455, section 7.4.1).
 NORMAL = 1000
-# How many times the handshake is tried, each time with another token.
+# How many times the handshake is tried, each time with another token; the first may have none.
 MAX_TRIES = 3
 
 
@@ -78,8 +79,8 @@ async def open_websocket(
     if credentials is not None and authorization is None:
         authorization = await credentials.prepare()
     for _ in range(MAX_TRIES):
-        given = {**headers, "Authorization": authorization} if authorization else headers
-        connection = WebSocketClientConnection(url, limits, given)
+        all_headers = {**headers, "Authorization": authorization} if authorization else headers
+        connection = WebSocketClientConnection(url, limits, all_headers)
         try:
             async with asyncio.timeout(CONNECT_S):
                 await open_transport(url, connection, make_tls_context() if url.is_tls else None)
@@ -237,13 +238,13 @@ class WebSocketClientConnection(asyncio.Protocol):
         messages = self._messages.feed(data)
         if not self.handshake.done():
             self._finish_handshake()
-        before = self._unsent_bytes
+        unsent_before = self._unsent_bytes
+        # In response to input, this method sends nothing but pongs.
         self.flush()
-        if before:
-            # Input makes this side send nothing but pongs, so the buffer has grown by pongs.
-            self._unread_pongs += self._unsent_bytes - before
+        if unsent_before:
+            self._unread_pongs += self._unsent_bytes - unsent_before
         else:
-            # The server had read everything.
+            # Before this input, the server had read all output, so also all earlier pongs.
             self._unread_pongs = 0
         if self._unread_pongs > MAX_UNREAD_PONGS:
             self._messages.fail(POLICY_VIOLATION, "the server does not read the pongs to its pings")
@@ -277,7 +278,7 @@ class WebSocketClientConnection(asyncio.Protocol):
         if failure is None and response is not None:
             self.handshake.set_result(None)
             self._watch.start()
-        elif response is not None and response.status_code != 101:
+        elif response is not None and response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
             self.handshake.set_result(response)
         elif failure is not None:
             self.handshake.set_exception(ConnectionError(f"no WebSocket: {failure}"))

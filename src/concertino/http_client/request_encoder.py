@@ -1,4 +1,4 @@
-"""RequestHeads: makes the HTTP requests of a connection, with the headers that MCP requires.
+"""RequestEncoder: makes the HTTP requests of a connection, with the headers that MCP requires.
 
 Spec: 2025-11-25 basic/transports; 2026-07-28 basic/transports/streamable-http "Request Headers".
 """
@@ -13,11 +13,11 @@ from concertino.http.envelope import Envelope, decode_arguments
 from concertino.http.param_headers import encode_header_text, param_header_lines
 from concertino.http_client.server_url import ServerUrl
 
-__all__ = ["RequestHeads", "check_headers"]
+__all__ = ["RequestEncoder", "check_headers"]
 
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # The headers that this client sets itself.
-OWN = frozenset(
+CLIENT_HEADERS = frozenset(
     ("host", "accept", "content-type", "content-length", "transfer-encoding", "connection",
      "mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name", "last-event-id")
 )  # fmt: skip
@@ -32,13 +32,13 @@ def check_headers(headers: Mapping[str, str]) -> None:
     for name, value in headers.items():
         if not TOKEN.fullmatch(name):
             raise ValueError(f"headers: {name!r} is no name of a header")
-        if name.lower() in OWN:
+        if name.lower() in CLIENT_HEADERS:
             raise ValueError(f"headers: {name} is set by the client itself")
         if not all(" " <= char <= "~" or char == "\t" for char in value):
             raise ValueError(f"headers: the value of {name} has characters that are not allowed")
 
 
-class RequestHeads:
+class RequestEncoder:
     """Makes the HTTP requests to one server, each as bytes.
 
     url: the URL of the server.
@@ -46,18 +46,19 @@ class RequestHeads:
     Raises ValueError for headers that check_headers() refuses.
 
     Attributes:
-    session: the id of the session, for Mcp-Session-Id; "" before `initialize`, with servers that
-        use no sessions, and in revision 2026-07-28.
-    version: the revision that was negotiated by `initialize`; "" before, and in 2026-07-28.
-    params: tool name -> the arguments that are repeated in headers. learn_tools() (tool_lists.py)
-        sets it.
+    session_id: the id of the session, for Mcp-Session-Id; "" before `initialize`, with servers that
+        use no sessions, and in revision 2026-07-28. StreamableHttpConnection sets it.
+    session_version: the revision that was negotiated by `initialize`; "" before, and in 2026-07-28.
+        StreamableHttpConnection sets it.
+    param_headers: tool name -> the arguments that are repeated in headers. learn_tools()
+        (tool_lists.py) sets it.
     """
 
     def __init__(self, url: ServerUrl, headers: Mapping[str, str]) -> None:
         check_headers(headers)
-        self.session = ""
-        self.version = ""
-        self.params: dict[str, ParamHeaders] = {}
+        self.session_id = ""
+        self.session_version = ""
+        self.param_headers: dict[str, ParamHeaders] = {}
         lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
         self._common = f"Host: {url.authority}\r\n{''.join(lines)}".encode("ascii")
 
@@ -93,16 +94,16 @@ class RequestHeads:
         if name is None:
             return lines.encode("ascii")
         lines += f"Mcp-Name: {encode_header_text(name)}\r\n"
-        annotated = self.params.get(name) if method == "tools/call" else None
+        annotated = self.param_headers.get(name) if method == "tools/call" else None
         if not annotated:
             return lines.encode("ascii")
         return lines.encode("ascii") + param_header_lines(annotated, decode_arguments(frame))
 
     def _session_lines(self) -> bytes:
         """Return the header lines of a session of a revision before 2026-07-28."""
-        lines = f"Mcp-Session-Id: {self.session}\r\n" if self.session else ""
-        if self.version:
-            lines += f"MCP-Protocol-Version: {self.version}\r\n"
+        lines = f"Mcp-Session-Id: {self.session_id}\r\n" if self.session_id else ""
+        if self.session_version:
+            lines += f"MCP-Protocol-Version: {self.session_version}\r\n"
         return lines.encode("ascii")
 
     def get(self, path: str, last_event_id: str, authorization: str = "") -> bytes:
