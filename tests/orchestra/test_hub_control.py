@@ -28,7 +28,7 @@ from concertino.cli import main
 from concertino.orchestra import hub_control, plugin_run
 from concertino.orchestra.hub import Hub
 from concertino.orchestra.hub_control import ControlRequest, HubControl, ask_hub, find_hubs
-from concertino.proxy.server_status import listen_in_first
+from concertino.proxy.process_sockets import listen_in_first
 
 ECHO = "tools.append('echo'); say('ready to echo')"
 

@@ -13,6 +13,7 @@ from loops import on_a_loop
 
 from concertino import Client
 from concertino.client import HttpParameters
+from concertino.errors import ConcertinoError
 from concertino.proxy.definitions import define_server
 from concertino.proxy.expansion import Expander
 from concertino.proxy.server_file import ServerFile, parse_server_file
@@ -49,6 +50,23 @@ async def test_a_server_of_a_file_is_used_with_its_credentials(
             assert await client.call_tool("t", into=str) == "ok"
         [request] = service.of("/token")
         assert request.form["scope"] == "x y"
+
+
+@on_a_loop
+async def test_the_url_of_the_metadata_may_be_in_a_variable() -> None:
+    file = parse({"client_metadata_url": "${ABOUT}"})
+    found: list[object] = []
+    for about in ("https://a.example/about", "http://a.example/about"):
+        expander = Expander(file, {"ABOUT": about}, {})
+        launch = expand_entry(file.servers[0], file, expander, {})
+        try:
+            found.append(await read_launch_secrets(launch))
+        except ConcertinoError as exc:
+            found.append(str(exc))
+    assert isinstance(found[0], HttpParameters)
+    assert found[0].auth is not None
+    assert found[0].auth.client_metadata_url == "https://a.example/about"
+    assert found[1] == "auth: client_metadata_url: expected an https URL with a path"
 
 
 @pytest.mark.parametrize(

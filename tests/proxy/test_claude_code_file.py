@@ -78,7 +78,7 @@ def test_a_project_has_its_own_servers_and_those_of_the_user(folder: Path) -> No
     # `mail` is switched off in this project, and the project's own `notes` goes before the user's.
     assert commands(file) == {"notes": "app-notes", "db": "db"}
     assert (file.project, file.workspace) == (f"{folder}/app", folder / "app")
-    assert file.target == Path(f"{folder.resolve()}/.claude.json#{folder}/app")
+    assert file.approval_path == Path(f"{folder.resolve()}/.claude.json#{folder}/app")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_outside_of_all_projects_there_are_the_users_servers_and_a_warning(folde
         f"{folder}/.claude.json: {folder}/elsewhere is in none of the projects, so only the user's "
         f"own servers are served; projects with servers: {folder}/app",
     )
-    assert file.target == folder.resolve() / ".claude.json"
+    assert file.approval_path == folder.resolve() / ".claude.json"
 
 
 def test_an_unknown_project_is_an_error_that_names_those_with_servers(folder: Path) -> None:

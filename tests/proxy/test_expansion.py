@@ -62,12 +62,12 @@ def expander(inputs: Mapping[str, str] | None = None) -> Expander:
     ],
 )
 def test_a_text_is_replaced(text: str, expanded: str) -> None:
-    assert expander().text(Template(text), "a.command") == expanded
+    assert expander().expand_text(Template(text), "a.command") == expanded
 
 
 def test_a_value_from_the_environment_is_not_replaced_again() -> None:
     values = Expander(FILE, {"A": "${B} secret:x"}, {})
-    assert values.parts(Template("${A}"), "a.env.A") == ("${B} secret:x",)
+    assert values.expand_parts(Template("${A}"), "a.env.A") == ("${B} secret:x",)
 
 
 @pytest.mark.parametrize(
@@ -104,13 +104,13 @@ def test_a_value_from_the_environment_is_not_replaced_again() -> None:
 )
 def test_what_cannot_be_replaced_is_an_error_with_its_place(text: str, problem: str) -> None:
     with pytest.raises(InvalidServerFile) as caught:
-        expander().text(Template(text, 7, 3), "a.args[0]")
+        expander().expand_text(Template(text, 7, 3), "a.args[0]")
     assert str(caught.value).startswith(f"/project/mcp.json:7:3: a.args[0]: {problem}")
 
 
 def test_a_secret_is_a_part_of_its_own() -> None:
     github, file = SecretReference("name", "github"), SecretReference("file", "x")
-    of = expander({"other": "secret:github"}).parts
+    of = expander({"other": "secret:github"}).expand_parts
     assert of(Template("secret:github"), "env") == (github,)
     assert of(Template("Bearer ${secret:github}!"), "env") == ("Bearer ", github, "!")
     assert of(Template("${input:other}"), "env") == (github,)
@@ -122,16 +122,19 @@ def test_a_secret_is_a_part_of_its_own() -> None:
 
 def test_a_given_input_goes_before_the_environment_and_the_default() -> None:
     given = expander({"my-name": "name-of-this-test", "region": "us"})
-    assert given.text(Template("${input:my-name} ${input:region}"), "a") == "name-of-this-test us"
+    assert (
+        given.expand_text(Template("${input:my-name} ${input:region}"), "a")
+        == "name-of-this-test us"
+    )
 
 
 def test_an_input_has_one_of_its_choices() -> None:
     with pytest.raises(InvalidServerFile, match=r"the input region: expected one of eu, us$"):
-        expander({"region": "mars"}).text(Template("${input:region}"), "a")
+        expander({"region": "mars"}).expand_text(Template("${input:region}"), "a")
 
 
 def test_the_value_of_a_secret_input_is_hidden_in_logs() -> None:
-    expander({"my-key": "correct horse"}).parts(Template("${input:my-key}"), "a")
+    expander({"my-key": "correct horse"}).expand_parts(Template("${input:my-key}"), "a")
     assert "correct horse" not in redactor().text("battery correct horse staple")
 
 
@@ -141,5 +144,5 @@ def test_a_password_does_not_get_into_arguments_wherever_its_value_comes_from() 
         InvalidServerFile,
         match=r":3:4: a\.args\[0\]: the input my-key, which is a password: expected secrets",
     ):
-        expander().text(template, "a.args[0]")
-    assert expander().parts(template, "a.env.KEY") == ("--key=", "env")
+        expander().expand_text(template, "a.args[0]")
+    assert expander().expand_parts(template, "a.env.KEY") == ("--key=", "env")

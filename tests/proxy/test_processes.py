@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,9 +21,10 @@ from process_waits import wait_for_end
 from proxy.proxy_rig import Caller
 
 from concertino.backend import Host
-from concertino.client import Restart
+from concertino.client import HttpParameters, Restart
 from concertino.errors import ConcertinoError
 from concertino.proxy import Proxy
+from concertino.transports.guardian import guardian
 from concertino.transports.memory import memory_pair
 
 # A server of its own words: it says who it is, waits, prints and asks, in the era of its argument.
@@ -350,3 +352,20 @@ def test_nothing_that_ignores_its_end_survives_a_killed_proxy(
         proxy.kill()
     for line in started:
         wait_for_end(int(line.removeprefix("start ")))
+
+
+@on_a_loop
+async def test_a_server_at_a_url_with_headers_needs_no_guardian(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    acquired: list[bool] = []
+    monkeypatch.setattr(guardian, "acquire", lambda: acquired.append(True))
+    monkeypatch.setattr(guardian, "release", lambda: None)
+    with socket.socket() as unused:
+        # The port is bound, and nothing listens at it.
+        unused.bind(("127.0.0.1", 0))
+        target = HttpParameters(f"http://127.0.0.1:{unused.getsockname()[1]}/mcp", {"X-Key": "1"})
+        async with Host(Proxy(target, restart=Restart(tries=1))) as host:
+            with pytest.raises(ConcertinoError):
+                await host.started
+    assert not acquired

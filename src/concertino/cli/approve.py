@@ -123,7 +123,7 @@ def _read_servers(
 
     file = read_server_file(name)
     servers = define_servers(file, Expander(file, os.environ, inputs), key)
-    return file.target, [
+    return file.approval_path, [
         _Candidate(item.entry.name, item.definition, item.texts, item.problem) for item in servers
     ]
 

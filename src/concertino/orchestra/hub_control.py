@@ -26,7 +26,7 @@ from concertino.decode_errors import DECODE_ERRORS
 from concertino.excerpts import shorten
 from concertino.logs.redact import redactor
 from concertino.orchestra.hub import Hub
-from concertino.proxy.server_status import (
+from concertino.proxy.process_sockets import (
     is_old,
     listen_in_first,
     remove_stale_sockets,

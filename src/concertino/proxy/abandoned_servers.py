@@ -61,15 +61,16 @@ class AbandonedServer(Struct, frozen=True):
 
 
 def find_abandoned(commands: Sequence[HostCommand]) -> list[AbandonedServer]:
-    """Return this user's servers that still run although their host or proxy has ended.
+    """Return this user's servers whose host (MCP client) or proxy has ended, the oldest first.
 
-    The oldest comes first.
+    A process is a server if it runs one of `commands`, or if concertino has started it. Returns []
+    on systems without /proc.
     commands: the commands of servers in the configuration files of hosts, as read_host_commands()
-        returns them. A process counts as a server if its command line is one of them, or if
-        concertino started it.
+        returns them.
     """
     states = _list_own_processes()
-    # This process, the shell that started it, and so on, which must not be ended.
+    # This process, the shell that started it, and so on, must not be ended. Some may belong to
+    # other users, such as sudo, so search all processes.
     ancestors = _with_ancestors(os.getpid(), dict(live_processes()))
     reasons: dict[int, str] = {}
     for pid, state in states.items():
@@ -77,11 +78,11 @@ def find_abandoned(commands: Sequence[HostCommand]) -> list[AbandonedServer]:
             continue
         if reason := _find_reason(pid, state, commands):
             reasons[pid] = reason
-    # The descendants of an abandoned process are part of it, and not listed separately.
+    # A descendant of an abandoned process is part of that process, and is not listed.
     roots = [
         pid
         for pid in reasons
-        if reasons.keys().isdisjoint(_with_ancestors(states[pid].parent, states))
+        if not any(other in reasons for other in _with_ancestors(states[pid].parent, states))
     ]
     servers = [_describe(pid, states, reasons[pid]) for pid in roots]
     return sorted(servers, key=lambda server: -server.age_s)
@@ -97,8 +98,8 @@ def end_servers(servers: Iterable[AbandonedServer]) -> bool:
     members = {member for server in servers for member in server.members}
 
     def find() -> set[tuple[int, int]]:
-        # end_processes() calls this repeatedly. Record all descendants each time: when a process
-        # ends, its children get another parent, and could no longer be found as its descendants.
+        # end_processes() calls this repeatedly. Add all descendants each time: when a process ends,
+        # its children get another parent, and could no longer be found as its descendants.
         states = _list_own_processes()
         live = {(pid, state.started_at) for pid, state in states.items()}
         for pid, _ in members & live:

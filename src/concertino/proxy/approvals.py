@@ -34,11 +34,12 @@ FORMAT = 1
 
 
 class ToolPins(Struct, frozen=True):
-    """The tools of a server whose changed tools are withheld (the option `pin` of a server file).
+    """The approved tools and the present tools of one server with the option `pin`.
 
-    Both fields map the name of a tool to the JSON of its definition.
+    Tools that are new or changed are withheld until the user approves them. Both fields map the
+    name of a tool to the JSON of its definition.
     approved: the approved tools; None until the server has listed its tools for the first time.
-    seen: the tools in the server's last list; None if they are the approved ones.
+    seen: the tools in the server's last list; None if all of them are approved.
     """
 
     approved: Mapping[str, str] | None = None
@@ -112,25 +113,27 @@ class ApprovalStore:
         definitions: Mapping[str, Definition],
         shown: ApprovedFile | None = None,
     ) -> None:
-        """Approve exactly these servers of a file, with the tools that they have listed.
+        """Approve exactly these servers of a file; for servers with `pin`, also their listed tools.
 
         Earlier approvals of other servers of the file are removed.
         path: the server file.
         definitions: name of a server -> its present definition.
         shown: the approvals as they were when the user was asked. Tools that a server has listed
             since then are not approved, because the user has not seen them. None to approve the
-            tools that are stored now.
+            tools that record_tools() has stored last.
         Raises UnusableState if the approvals cannot be read or written.
         """
         with lock_state(self.folder):
             before = self.read(path) if shown is None else shown
             pins: dict[str, ToolPins] = {}
             for name, definition in definitions.items():
-                # A changed definition may run another program, whose tools have not been approved.
+                # A changed definition may run another program, whose tools have not been approved:
+                # then the next list counts as the first.
                 if name in before.pins and is_same_definition(before.servers.get(name), definition):
                     # The tools in the server's last list become the approved ones.
-                    pin = before.pins[name]
-                    pins[name] = ToolPins(pin.approved if pin.seen is None else pin.seen)
+                    before_pins = before.pins[name]
+                    listed = before_pins.seen
+                    pins[name] = ToolPins(before_pins.approved if listed is None else listed)
             self._write(path, ApprovedFile(str(path), definitions, pins))
 
     def record_tools(
@@ -139,10 +142,10 @@ class ApprovalStore:
         name: str,
         tools: Mapping[str, str],
     ) -> Mapping[str, str]:
-        """Store the tools that a server lists now, and return the approved ones.
+        """Store the tools that a server lists now, and return the approved tools: name -> JSON.
 
-        If this is the server's first list, the tools count as approved. If it has tools that are
-        new or differ from the approved ones, `concertino approve` shows and approves them.
+        The tools in the server's first list count as approved. In later lists, the user approves
+        new and changed tools with `concertino approve`; they are not in the result before.
         path: the server file.
         name: the name of the server in this file.
         tools: name of a tool -> the JSON of its definition.
@@ -152,7 +155,8 @@ class ApprovalStore:
             stored = self.read(path)
             before = stored.pins.get(name, ToolPins())
             approved = tools if before.approved is None else before.approved
-            pins = ToolPins(approved, None if tools.items() <= approved.items() else tools)
+            is_approved = all(approved.get(tool) == json for tool, json in tools.items())
+            pins = ToolPins(approved, None if is_approved else tools)
             if pins != before:
                 self._write(path, replace(stored, pins={**stored.pins, name: pins}))
             return approved

@@ -45,8 +45,16 @@ def read_auth(reader: ValueReader, value: FileValue, label: str) -> AuthTexts:
         else:
             texts[name] = reader.template(item, place)
     # Report settings that exclude each other already now, and not only when the server is started.
+    # Only client_metadata_url must have a valid value for this, and may have none before `${...}`
+    # is replaced.
     try:
-        make_settings({name: template.text for name, template in texts.items()})
+        make_settings(
+            {
+                name: template.text
+                for name, template in texts.items()
+                if name != "client_metadata_url" or "${" not in template.text
+            }
+        )
     except ValueError as exc:
         raise reader.error(value, label, str(exc)) from None
     return texts
@@ -56,7 +64,7 @@ def make_settings(texts: Mapping[str, str]) -> OAuth:
     """Return the OAuth settings for a Client.
 
     texts: the result of read_auth(), with all `${...}` replaced.
-    Raises ValueError for settings that exclude each other.
+    Raises ValueError for settings that exclude each other, and for a wrong URL.
     """
     fields: dict[str, Any] = dict(texts)
     if "scopes" in fields:

@@ -37,9 +37,9 @@ CLAUDE_CODE = ".claude.json"
 MAX_CLAUDE_CODE_BYTES = 64 * 2**20
 # The largest list of servers, in bytes.
 MAX_LIST_BYTES = 2**20
-# Columns in errors are counted modulo this number. To get the right columns, _parse() puts as many
-# spaces before a list as characters precede it on its line. Claude Code may write the whole file on
-# one line, so without this limit there could be megabytes of spaces.
+# Columns in errors are counted modulo this number, because Claude Code may write the whole file on
+# one line: to get the right columns, _parse() puts a space before a list for each character that
+# precedes the list on its line.
 MAX_COLUMN = 2**16
 # How many projects an error names.
 MAX_NAMED = 5
@@ -49,12 +49,13 @@ _decode_names = Decoder(list[str]).decode
 
 
 class ServerList(Struct, frozen=True):
-    """A list of servers (`mcpServers`) in Claude Code's file.
+    """The servers (`mcpServers`) of one project, or the user's own, in ~/.claude.json.
 
     folder: the directory of the project; "" for the user's own servers.
-    text: the undecoded JSON of the list, an object with the servers by name.
-    line, column: the position of the list's first character in the file, counted from 1.
-    disabled: the names of servers that the user has disabled in this project.
+    text: the undecoded JSON of `mcpServers`: an object, name -> server.
+    line, column: the position of the object's first character in the file, counted from 1.
+    disabled: the names of servers that the user has disabled in this project; always empty for the
+        user's own servers.
     """
 
     folder: str
@@ -119,7 +120,7 @@ def read_project_servers(
         chosen += [item for item in lists if item.folder == folder]
         disabled = projects[folder].disabled
     merged: dict[str, FileMember] = {}
-    # The position of the last list.
+    # The position of the list that was added last.
     line, column = 1, 1
     for item in chosen:
         value = _parse(item, source)
@@ -142,12 +143,12 @@ def read_project_servers(
 def read_server_lists(data: bytes) -> Iterator[ServerList]:
     """Yield the lists of servers in Claude Code's file: the user's, and one for each project.
 
-    A project without servers yields an empty list.
+    For a project without servers, `text` is `{}`.
     data: the content of the file.
     Raises DecodeError and RecursionError if the data is not JSON of the expected structure.
     """
     # The index in `data` at which the current member begins. msgspec returns only the text of a
-    # member, so search for this text.
+    # member, so search for this text. If a name contains the same text, an error gets a wrong line.
     at = 0
     for name, raw in _decode_members(data).items():
         # Begin behind the previous member, because the same text may also occur before.
@@ -237,15 +238,17 @@ def _disable(server: FileMember) -> FileMember:
         return server
     # `enabled` is the same option in another host's words, and must not contradict `disabled`.
     members = {name: item for name, item in value.content.items() if name != "enabled"}
-    # The added member has no position of its own, and causes no error that would show one.
+    # The added member has no position in the file. No error is ever about it.
     members["disabled"] = FileMember(FileValue(True, value.line, value.column), 1, 1)
     return FileMember(FileValue(members, value.line, value.column), server.line, server.column)
 
 
 def _find_nearest_project(projects: Mapping[str, ServerList], current: Path) -> str:
     """Return the project of a directory, or else of the nearest directory above; "" for none."""
-    # Of two projects with the same directory, the first one is used, as in _find_project().
-    by_path = {os.path.realpath(folder): folder for folder in reversed(list(projects))}
+    by_path: dict[str, str] = {}
+    for folder in projects:
+        # Of two projects with the same directory, use the first one, as in _find_project().
+        by_path.setdefault(os.path.realpath(folder), folder)
     place = Path(os.path.realpath(current))
     for folder in (place, *place.parents):
         if (project := by_path.get(str(folder))) is not None:

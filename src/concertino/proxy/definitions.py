@@ -106,8 +106,9 @@ def define_server(
     defaults = [
         pair for template in _list_templates(entry) for pair in find_defaults(template.text)
     ]
-    # Two variables of one name may have different defaults, so each name gets a number, which the
-    # Redactor ignores. All are learned in one call, because each call builds the Redactor again.
+    # Two variables of one name may have different defaults, so each name gets a number. `TOKEN__1`
+    # still counts as a secret name. All are learned in one call, because each call builds the
+    # Redactor again.
     learn({f"{name}__{number}": text for number, (name, text) in enumerate(defaults)})
     return make_definition(_make_member_texts(entry, file, env_file), key)
 
@@ -119,8 +120,8 @@ def make_definition(texts: Mapping[str, MemberText], key: bytes) -> Definition:
     texts: name of a member -> its text.
     key: the user's secret key for the digests.
     """
-    # If an argument contains the value of a hidden variable, the value is hidden there too. The
-    # Redactor decides by the variable's name, which is the part after the dot, as in `env.TOKEN`.
+    # Values that are hidden must not be shown in other members either, such as an argument. The
+    # Redactor decides by the name after the dot, as in `env.TOKEN`.
     hidden = {name: text.whole for name, text in texts.items() if text.shown != text.whole}
     learn({name.partition(".")[2]: text for name, text in hidden.items()})
     return {
@@ -143,7 +144,10 @@ def visible_texts(
 
 
 def value_text(text: str) -> MemberText:
-    """Return a value that may contain secrets, as a MemberText that shows only its references."""
+    """Return the MemberText of a value that may contain secrets.
+
+    Its `shown` has only the `${...}` references in the value.
+    """
     # A value such as `secret:NAME` says where a secret is stored, and does not contain it, so all
     # of it may be shown.
     return MemberText(text, text if text.startswith(SECRET) else show_references(text))
@@ -155,6 +159,7 @@ def _make_member_texts(
     """Return the texts of all members of a definition."""
     texts = {member: MemberText(text, text) for member, text in _list_plain_texts(entry).items()}
     for name, value in env_file.items():
+        # References in an envFile are not replaced, so they are not shown like those in `env`.
         texts[f"envFile.{name}"] = MemberText(value, value if _is_code_variable(name) else "")
     for name, template in entry.env.items():
         is_shown = _is_code_variable(name)
@@ -237,7 +242,7 @@ def _clean(text: str) -> str:
 
 
 def is_same_definition(approved: Definition | None, current: Definition) -> bool:
-    """Return whether two definitions run the same program.
+    """Return whether two definitions are equal in all members, so that the approval holds.
 
     approved: the approved definition. None if there is none; then the result is False.
     current: the definition for the present content of the server file.

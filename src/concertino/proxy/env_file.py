@@ -21,6 +21,7 @@ ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 def read_env_file(path: Path) -> dict[str, str]:
     """Return the variables in a file: name -> value.
 
+    - Each line is `NAME=value`. Empty lines, and lines that begin with `#`, are skipped.
     - A line may begin with `export`, as in a shell script.
     - A value may be in single quotes, or in double quotes with escapes such as `\\n`.
     - After a value without quotes, ` #` begins a comment.

@@ -1,9 +1,9 @@
 """EventStreams: the requests `events/stream` of a proxy's clients, and their notifications.
 
-A client keeps such a request open, and the server sends notifications for it. The `_meta` of a
-notification has the id of the request. For the server, that is the id with which the proxy has
-forwarded the request. The proxy finds the client's request by this id, and replaces the id by that
-of the client's request.
+A client keeps the request `events/stream` open, and the server sends events for it as notifications
+(the draft "triggers and events" for MCP). The `_meta` of a notification contains the id of the
+request: in the server's notification, the id with which the proxy has forwarded the request. The
+proxy finds the open request by this id, and sends the notification on with the client's own id.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class EventStreams:
         Raises RpcError if the server answers with an error or has ended, or if the client reads the
         notifications too slowly.
         """
-        # Copy the params, because hold_open() frees them: it tells the runtime that this request
-        # stays open for long. Decode and encode them, because those of a request over HTTP may
-        # contain newlines, which separate messages over stdio.
+        # Copy the params: hold_open() tells the runtime that this request stays open for long, and
+        # the runtime then frees the message. Decode and encode them, because those of a request
+        # over HTTP may contain newlines, which separate messages over stdio.
         params = {name: Raw(encode(decode(value))) for name, value in call.params.items()}
         call = replace(call, params=params)
         caller = context.caller
@@ -111,7 +111,8 @@ class EventStreams:
 
         reply = client.begin_forward(call, context.client, None, on_reply)
         if reply is None:
-            # The server is being restarted, or does not read its input now. A ping waits for it.
+            # The server is being restarted, or does not read its input now. A ping waits until it
+            # reads again.
             await client.ping()
             reply = client.begin_forward(call, context.client, None, on_reply)
         if reply is None:
@@ -124,8 +125,10 @@ class EventStreams:
                 await self._send_waiting(stream, context)
         finally:
             del self._streams[reply.id]
+            # Cancels the request at the server. Does nothing if the request has its response.
             reply.give_up()
         if reply.failed:
+            # The error says how long the request has waited.
             raise reply.error(asyncio.get_running_loop().time())
         return reply.outcome
 
@@ -146,10 +149,11 @@ class EventStreams:
             await context.caller.notify(item.method, item.params)
 
     def deliver(self, method: str, params: Mapping[str, Any]) -> bool:
-        """Queue a notification of the server for the client whose request its `_meta` names.
+        """Queue a notification of the server for the client, if it belongs to `events/stream`.
 
-        Returns at once. Returns False if the `_meta` names no request. If the request has ended,
-        drops the notification and returns True.
+        The `_meta` of such a notification contains the id of the request. Returns False if it
+        contains no such id. Returns True otherwise; if no open request has the id, drops the
+        notification. Returns at once.
         method, params: the method and the decoded params of the notification.
         """
         meta: object = params.get("_meta")

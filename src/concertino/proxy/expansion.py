@@ -73,14 +73,14 @@ class Expander:
             "/": os.sep,
         }
 
-    def text(self, template: Template, label: str) -> str:
+    def expand_text(self, template: Template, label: str) -> str:
         """Return a text that must not contain secrets, such as an argument, with `${...}` replaced.
 
         template: the text, with its line and column in the file.
         label: the path of the text within the file, such as `github.args[0]`, for errors.
         Raises InvalidServerFile for a reference to a secret, and for one that cannot be replaced.
         """
-        parts = self.parts(template, label)
+        parts = self.expand_parts(template, label)
         secrets = [str(part) for part in parts if isinstance(part, SecretReference)]
         secrets += [
             f"the input {id}, which is a password"
@@ -96,7 +96,7 @@ class Expander:
             )
         return "".join(str(part) for part in parts)
 
-    def parts(self, template: Template, label: str) -> Parts:
+    def expand_parts(self, template: Template, label: str) -> Parts:
         """Return a text that may contain secrets, in pieces, with its other references replaced.
 
         The pieces are strings, and references to secrets. The secrets are read when the server is
@@ -198,10 +198,11 @@ class Expander:
         label: str,
     ) -> str | SecretReference:
         """Return the value of `${input:ID}`: from --input, a variable, or the input's default."""
+        # An input that the file does not declare has no default and no description.
         declared = self._declared.get(id, InputEntry(id))
-        value = declared.default
-        value = self._environment.get(input_variable(id), value)
-        value = self._inputs.get(id, value)
+        value = self._inputs.get(id)
+        if value is None:
+            value = self._environment.get(input_variable(id), declared.default)
         if value is None:
             description = f" ({declared.description})" if declared.description else ""
             value_form = "secret:NAME" if declared.is_secret else "VALUE"
@@ -267,7 +268,10 @@ def _show_references(text: str, depth: int) -> str:
         return NOT_SHOWN
     shown: list[str] = []
     at = 0
-    while (start := text.find("${", at)) >= 0 and (end := _find_end(text, start + 2)) >= 0:
+    while (start := text.find("${", at)) >= 0:
+        end = _find_end(text, start + 2)
+        if end < 0:
+            break
         if start > at:
             shown.append(NOT_SHOWN)
         shown.append(_show_reference(text[start + 2 : end], depth))
@@ -290,8 +294,9 @@ def _show_reference(name: str, depth: int) -> str:
         return NOT_SHOWN
     if not has_default:
         return f"${{{name}}}"
-    # Without the default, the rest of the name is `VAR:-` or `env:VAR:-`.
-    return "${" + name.removesuffix(default) + _show_references(default, depth + 1) + "}"
+    # `VAR:-` or `env:VAR:-`.
+    before_default = name[: len(name) - len(default)]
+    return "${" + before_default + _show_references(default, depth + 1) + "}"
 
 
 def find_defaults(text: str) -> Iterator[tuple[str, str]]:

@@ -30,14 +30,17 @@ _decode_tool_result = Decoder(CallToolResult).decode
 def to_rpc_error(name: str, error: ConcertinoError, revision: str = "") -> RpcError:
     """Return the error with which a proxy answers a call that has failed.
 
-    If the server has answered with an error, this is the server's error. Any other failure becomes
-    the error -32603 with the name of the server and the reason. If the server's process has ended,
-    the error has `exitStatus` in its data.
+    An error that the server has sent is returned itself. Any other failure becomes the error -32603
+    with the name of the server and the reason; if the server's process has ended, with `exitStatus`
+    in its data.
     name: the name of the server.
     error: why the call to the server has failed.
-    revision: the revision of MCP in which the server has sent its error; "" if it has not sent one.
+    revision: the revision of MCP that the server speaks. If both the client and the server are
+        older than 2026-07-28, or neither is, the client gets the server's error code unchanged. ""
+        to translate the code in any case.
     """
     if isinstance(error, RpcError):
+        # The session of the client reads the attribute.
         error.revision = revision
         return error
     # Cut off the server's stderr and the line of its stdout, which a Client quotes at the end.
@@ -71,5 +74,5 @@ def missing_capability(name: str, lacked: Iterable[str], text: str) -> MissingCa
 
 
 def add_name(name: str, text: str) -> str:
-    """Return a text with the name of the server before it, unless it begins with that name."""
+    """Return `NAME: TEXT`; the text unchanged if it already begins so."""
     return text if text.startswith(f"{name}: ") else f"{name}: {text}"

@@ -26,8 +26,8 @@ KNOWN = frozenset(
 def features_of(server: Client | Manifest) -> ServerFeatures:
     """Return the features that a server declares.
 
-    server: a Client with an open connection to the server; or a Manifest, which has stored the
-        features in the server's last run.
+    server: a Client with an open connection to the server, or a Manifest, the features and lists
+        that were stored in the server's last run.
     """
     if isinstance(server, Manifest):
         info, revision = server.info, server.revision

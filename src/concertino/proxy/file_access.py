@@ -81,7 +81,7 @@ def _follow_links(path: str | os.PathLike[str]) -> Iterator[Path]:
     Each is yielded as a path whose directories are no links.
     """
     path = Path(path)
-    # The first name of an absolute path is `/`, which replaces what is before it.
+    # The parts of an absolute path begin with `/`, and `Path() / "/"` is `/`.
     place = Path() if path.is_absolute() else Path.cwd()
     names = [*reversed(path.parts)]
     links = 0

@@ -38,7 +38,8 @@ __all__ = ["DefinedServer", "FileParts", "define_servers", "describe_unapproved"
 
 log = logging.getLogger("concertino.proxy")
 
-# The options that take effect only when the process of a server is started.
+# The options that take effect only when the process of a server is started. `inherit` and `auth`,
+# too, but they are part of its UnreadLaunch.
 PROCESS_OPTIONS = (
     "isolation", "shared", "idle_s", "ping_s", "heartbeat_s", "cache", "lazy", "pin",
 )  # fmt: skip
@@ -80,7 +81,7 @@ def define_servers(
         try:
             variables: dict[str, str] = {}
             if entry.env_file is not None:
-                text = expander.text(entry.env_file, f"{entry.name}.envFile")
+                text = expander.expand_text(entry.env_file, f"{entry.name}.envFile")
                 variables = read_env_file(file.workspace / Path(text).expanduser())
         except InvalidServerFile as exc:
             servers.append(DefinedServer(entry, problem=str(exc)))
@@ -112,10 +113,10 @@ def describe_unapproved(
 
 
 class FileParts:
-    """Makes a Backend for each server of one server file, and again when the file has changed.
+    """Holds a Backend for each server of one server file.
 
-    Call update() and then set_options() at the start, and whenever the file or an approval has
-    changed.
+    At the start, and when the file or an approval has changed, call update() to get the backends,
+    and then set_options(), which changes the options of running servers.
     store: the user's approvals.
     environment: the environment variables for `${VAR}`.
     inputs: id of an input -> the value that the user gave.
@@ -142,13 +143,13 @@ class FileParts:
         self._parts: dict[str, FileServer | WithheldServer] = {}
         # Servers that continue to run, each with the options that set_options() will give it.
         self._new_options: list[tuple[FileServer, ServerOptions]] = []
-        # Name of a server that is not approved -> its definition that was logged last. The same
+        # Name of each server that is not approved -> its definition that was logged last. The same
         # definition is not logged again.
-        self._shown: dict[str, Definition] = {}
+        self._unapproved: dict[str, Definition] = {}
 
     def _define(self, file: ServerFile) -> list[DefinedServer]:
         """Return the servers of a file with their definitions, and set `path`."""
-        self.path = file.target
+        self.path = file.approval_path
         return define_servers(
             file, Expander(file, self._environment, self._inputs), self._store.key()
         )
@@ -186,7 +187,10 @@ class FileParts:
         return dict(parts)
 
     async def set_options(self) -> None:
-        """Apply changed options to the servers that continue to run after the last update()."""
+        """Apply changed options to the servers that continue to run after the last update().
+
+        This is not done by update(), which awaits nothing.
+        """
         for part, options in self._new_options:
             await part.set_options(options)
         self._new_options.clear()
@@ -211,7 +215,7 @@ class FileParts:
             return self._withhold(entry.name, server.problem)
         if not is_same_definition(approved.servers.get(entry.name), server.definition):
             return self._handle_unapproved(server, approved)
-        self._shown.pop(entry.name, None)
+        self._unapproved.pop(entry.name, None)
         try:
             launch = expand_entry(entry, file, expander, server.env_file)
         except ConcertinoError as exc:
@@ -245,8 +249,8 @@ class FileParts:
         name = server.entry.name
         command = f"concertino approve {self.path}"
         current = self._parts.get(name)
-        if self._shown.get(name) != server.definition:
-            self._shown[name] = server.definition
+        if self._unapproved.get(name) != server.definition:
+            self._unapproved[name] = server.definition
             # Log each line separately, because a log record must be one line.
             for line in describe_unapproved(approved, name, server.definition):
                 log.warning("%s", line)
@@ -264,7 +268,7 @@ class FileParts:
 
     def unapproved_names(self) -> list[str]:
         """Return the names of the servers that need the user's approval."""
-        return [name for name in self._parts if name in self._shown]
+        return [name for name in self._parts if name in self._unapproved]
 
     def _withhold(self, name: str, reason: str) -> WithheldServer:
         """Return a backend that refuses all calls with a reason.

@@ -75,13 +75,13 @@ class FileServer:
         # With `pin`, the approved tools must be compared with those of the running server, and not
         # with those of its last run. So do not use the cache.
         self._cache = cache if options.cache and pin is None else None
-        # The wrapper that withholds changed tools, if there is one; None before start().
+        # The wrapper that withholds changed tools, if there is one.
         self._pinned: PinnedTools | None = None
-        # None before start().
+        # These are None before start(). The notifier of the clients:
         self._outlet: Notifier | None = None
-        # The started server, and the same server inside its guards and transforms. Calls go to the
-        # latter.
+        # The started server, without guards and transforms.
         self._server: _StartedServer | None = None
+        # The outermost wrapper of the started server. Calls go to this backend.
         self._served: Backend | None = None
         self._features_before_start = features_before_start(name)
 
@@ -119,8 +119,8 @@ class FileServer:
         except BaseException as exc:
             await proxy.close()
             if type(exc) is ConcertinoError:
-                # Remove the name, because the composition adds it too. Errors of derived classes
-                # are passed on as they are.
+                # Remove the name of the server, because the composition adds it, too. A derived
+                # class has attributes, so its errors are passed on as they are.
                 raise ConcertinoError(str(exc).removeprefix(f"{self.name}: ")) from None
             raise
         self._outlet, self._server = outlet, started
@@ -155,11 +155,12 @@ class FileServer:
                 prompts=options.prompts_as_tools,
                 resources=options.resources_as_tools,
             )
+        # Starts the wrappers only: _StartedServer does not start the server again.
         await served.start(outlet)
         self._served = served
 
     async def set_options(self, options: ServerOptions) -> None:
-        """Apply other options without starting a new process, and notify the clients.
+        """Apply other options to the running process, and notify clients that lists have changed.
 
         If the new options cannot be applied, logs the reason and keeps the present options.
         """
@@ -177,7 +178,7 @@ class FileServer:
         self._report_changes()
 
     def set_pins(self, pins: ToolPins | None) -> None:
-        """Set which tools the user has approved, and notify the clients.
+        """Set which tools the user has approved, and notify clients if the list has changed.
 
         pins: the approvals of this server; None if there are none.
         """
@@ -192,7 +193,7 @@ class FileServer:
             self._outlet.report_change(kind)
 
     def features(self) -> ServerFeatures:
-        """Return the features of the server. Before it has started, these are all features."""
+        """Return the features of the server. Before the start, every feature is declared."""
         if self._served is None:
             return self._features_before_start
         return self._served.features()

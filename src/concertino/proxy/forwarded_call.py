@@ -101,14 +101,14 @@ class CallbackCall(ForwardedCall, eq=False):
     SuspendableCall continues the call, and a task waits for the result.
 
     call: the client's request.
-    caller: the Caller that gets the result.
+    caller: the client as the runtime knows it, whose pass_result() is called for the result.
     revision: the revision of the server.
-    runner: the part of the runtime that has begun this call. runner.end_call() gives it the result
-        or the error, which it sends to the client.
+    runner: the part of the runtime that has begun this call. runner.end_call() gets the result or
+        the error, and sends it to the client.
     slot: the object by which the runner identifies this call.
 
     Attributes:
-    reply: the request to the server, and later its response; None until the request is sent.
+    reply: the pending request to the server; None before it is sent, and after the response.
     suspendable: the SuspendableCall that continues this call; None if the server has asked nothing.
     """
 
@@ -133,11 +133,11 @@ class CallbackCall(ForwardedCall, eq=False):
 
 
 class SuspendableCall(ForwardedCall, eq=False):
-    """A call of a client of 2026-07-28 to a server of an older revision.
+    """A call to a server that can wait for answers of its client over several client requests.
 
-    When the server asks the client something, the client's request is answered with the question,
-    while the call to the server goes on. The client's next request contains the answer. So the
-    server is called only once.
+    It is for a client of 2026-07-28 and an older server. When the server asks the client something,
+    the client's request is answered with the question, while the call to the server goes on. The
+    client's next request contains the answer.
 
     work: the task that calls the server, or a future that gets the server's result. Cancelling it
         cancels the call at the server.
@@ -148,6 +148,7 @@ class SuspendableCall(ForwardedCall, eq=False):
     """
 
     work: asyncio.Future[Raw]
+    # msgspec makes a new set and dict for each object.
     undeclared: set[str] = set()
     # The key of a question, such as `q1` -> the question.
     _questions: dict[str, Question] = {}
@@ -188,7 +189,8 @@ class SuspendableCall(ForwardedCall, eq=False):
             while not self.work.done():
                 self._has_news.clear()
                 try:
-                    async with asyncio.timeout(QUIET_S if self.questions else None):
+                    is_asked = any(item.is_open for item in self._questions.values())
+                    async with asyncio.timeout(QUIET_S if is_asked else None):
                         await self._has_news.wait()
                 except TimeoutError:
                     # The server may have withdrawn its questions while this method waited.

@@ -14,7 +14,7 @@ from concertino.backend.interface import Context
 
 __all__ = ["Heartbeat"]
 
-# The default of `step`.
+# The default of `step`. Even hours of heartbeats add less than a server's usual step of 1.
 STEP = 1e-6
 
 
@@ -34,9 +34,8 @@ class Heartbeat:
     every_s: the time of silence after which progress is sent, in seconds.
     describe: returns the message of the progress. Its argument is how long the call has waited, in
         seconds.
-    step: how much each heartbeat adds to the progress: `step` times the progress, and at least
-        `step`. MCP requires that progress increases, so a large step could exceed the server's next
-        progress.
+    step: each heartbeat adds max(step, step * progress). Keep it small: MCP requires that progress
+        increases, so the sum must stay below the server's next progress.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class Heartbeat:
     def report(self, done: float, total: float | None, message: str | None) -> None:
         """Forward the server's progress to the client, and wait again for `every_s` seconds.
 
-        done, total, message: the same as for Context.progress().
+        done, total, message: as the server has sent them; None for what it has not sent.
         """
         self._last, self._total = done, total
         self._context.progress(done, total, message)

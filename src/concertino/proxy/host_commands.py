@@ -83,8 +83,8 @@ def _matches_npx(args: Sequence[str], arguments: Sequence[str]) -> bool:
     """Return whether a process is npm, running the package of an `npx` command.
 
     args: the arguments of the command.
-    arguments: the command line of the process. npm writes its title over it, and cuts off a title
-        that is longer.
+    arguments: the command line of the process. npm writes its title in place of it, and cuts the
+        title off if it is longer.
     """
     title = NPM_TITLE + " ".join(word for word in args if word not in NPX_FLAGS)
     text = " ".join(arguments).rstrip("\0 ")
@@ -130,7 +130,7 @@ def _list_commands(file: ServerFile, environment: Mapping[str, str]) -> Iterator
         if entry.command is None:
             continue
         try:
-            words = [expander.text(part, "command") for part in (entry.command, *entry.args)]
+            words = [expander.expand_text(part, "command") for part in (entry.command, *entry.args)]
         except InvalidServerFile:
             # Skip it: the command needs an input or a variable that only its host knows.
             continue

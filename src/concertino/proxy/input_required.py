@@ -32,7 +32,7 @@ __all__ = [
     "to_parked_question",
 ]
 
-# Nearly all servers begin a complete result with these bytes.
+# Nearly all servers write resultType first, so a complete result begins with these bytes.
 COMPLETE = b'{"resultType":"complete"'
 # The value of resultType in the JSON of every result that asks for input. Searching for these bytes
 # takes less time than decoding a long result.
@@ -79,7 +79,7 @@ def to_input_required(raw: Raw) -> InputRequired | None:
     raw: the server's result, undecoded.
     Raises RpcError if the questions are malformed.
     """
-    # Nearly all results are complete. These comparisons recognize them without decoding.
+    # Nearly all results are complete. Recognize them without decoding or copying a long result.
     if memoryview(raw)[: len(COMPLETE)].tobytes() == COMPLETE or ASKS not in bytes(raw):
         return None
     try:
@@ -93,9 +93,9 @@ def to_input_required(raw: Raw) -> InputRequired | None:
 
 
 def to_parked_question(questions: Mapping[str, Raw], handle: bytes) -> InputRequired:
-    """Return the questions of a call to an older server, with a ParkedState for the call.
+    """Return the InputRequired for a parked call: its questions, and a ParkedState as its state.
 
-    questions: key -> the question, as a field of `inputRequests`.
+    questions: key -> the question, as a member of `inputRequests`.
     handle: the key of the call in ParkedCalls.
     """
     return InputRequired(questions, encode(ParkedState(handle)))

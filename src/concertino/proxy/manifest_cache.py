@@ -36,7 +36,8 @@ log = logging.getLogger("concertino.proxy")
 
 # The largest manifest of a server, in bytes.
 MAX_BYTES = 2**20
-# The version of the file format. Files with another version count as missing.
+# The version of the file format. It is part of the identity of a server, and so of the name of its
+# file: files of another version are not found.
 FORMAT = 1
 
 
@@ -144,7 +145,7 @@ class ManifestFile:
         return stored.manifest
 
     def write(self, manifest: Manifest) -> None:
-        """Replace the stored manifest. Raises nothing: if that is impossible, the reason is logged.
+        """Replace the stored manifest. Raises nothing: if the file cannot be written, logs why.
 
         If the manifest is larger than 1 MiB, the stored one is removed.
         """
@@ -173,8 +174,8 @@ def identify(
 
     - the command, its arguments and the working directory;
     - the path of the program, its size and the time when it was written;
-    - the names of the environment variables, without the inherited ones if the server gets the
-      whole environment of the proxy;
+    - the names, but not the values, of the environment variables; inherited names only if the
+      server does not inherit the whole environment of the proxy;
     - the era and the principal.
 
     server: the command that starts the server.
@@ -191,7 +192,7 @@ def identify(
     path, status = program
     # Leave out the values of variables, because secrets change. Leave out the names of a whole
     # environment, because each MCP client and each terminal sets other variables.
-    inherits_all = os.environ.keys() <= {*server.inherit}
+    inherits_all = all(name in server.inherit for name in os.environ)
     inherited = () if inherits_all else server.inherit
     names = sorted({*variables, *inherited})
     words = [os.fsencode(word) for word in (command, path, folder, *server.args)]

@@ -48,9 +48,9 @@ OnLearned = Callable[[Manifest | None, Manifest], object]
 
 
 class Manifests:
-    """The manifests of a proxy's server: its features and lists from its last run.
+    """Keeps the features and lists (the manifest) of one server from its last run.
 
-    There is one manifest for each principal (verified user), because each may see different lists.
+    There is a manifest for each principal (verified user), because each may see different lists.
     name: the name of the server, for the log.
     find_file: called with a principal; returns the file for its manifest. If it returns None, the
         manifest is only kept in memory.
@@ -61,7 +61,7 @@ class Manifests:
         self.is_lazy = is_lazy
         self._name = name
         self._find_file = find_file
-        # Principal -> the file for the manifest; None if it must not be stored.
+        # Principal whose manifest get() has read -> its file; None if it must not be stored.
         self._files: dict[bytes, ManifestFile | None] = {}
         # Principal -> the manifest; None if there is none.
         self._known: dict[bytes, Manifest | None] = {}
@@ -91,7 +91,7 @@ class Manifests:
             return None
         # Most hosts request all lists when they open a session. This error tells them that a list
         # does not exist, before the server has started.
-        if method.partition("/")[0] not in manifest.capabilities:
+        if _capability_of(method) not in manifest.capabilities:
             raise RpcError(METHOD_NOT_FOUND, f"method not found: {method}")
         result = manifest.lists.get(method)
         return None if result is None else (manifest.revision, result)
@@ -148,7 +148,7 @@ class Manifests:
 
         Call this before the server ends.
         """
-        tasks = self._learning.values()
+        tasks = list(self._learning.values())
         if tasks:
             await asyncio.wait(tasks, timeout=END_S)
         for task in tasks:
@@ -168,7 +168,7 @@ async def read_manifest(client: Client) -> Manifest:
     capabilities = dict(client.capabilities)
     lists: dict[str, Raw] = {}
     for method, listing in LIST_METHODS.items():
-        if method.partition("/")[0] not in capabilities:
+        if _capability_of(method) not in capabilities:
             continue
         try:
             result = await _read_list(client, method, listing)
@@ -181,6 +181,11 @@ async def read_manifest(client: Client) -> Manifest:
     return Manifest(revision, info, capabilities, instructions, lists)
 
 
+def _capability_of(method: str) -> str:
+    """Return the capability of a list method, such as "tools" for "tools/list"."""
+    return method.partition("/")[0]
+
+
 async def _read_list(
     client: Client,
     method: str,
@@ -188,8 +193,8 @@ async def _read_list(
 ) -> Raw | None:
     """Return the result of a list method with the items of all pages; None if it is not stored.
 
-    A list is not stored if the server does not let it be cached for all users (its cache scope), if
-    it is too large, or if its pages do not end.
+    A list is not stored if its cache scope does not allow a cache for all users, if it is too
+    large, or if it has more than MAX_PAGES pages.
     """
     is_modern = by_name[client.protocol_version].modern
     # All members of the first page. The result has these, with the items of all pages.
@@ -204,10 +209,9 @@ async def _read_list(
         # Any, because the results of the four list methods have no common base class.
         page: Any = decode(raw, type=listing.result_type)
         # Since 2026-07-28 a list is for one user only, unless its cache scope is "public". Older
-        # revisions have no cache scope.
-        if size > MAX_BYTES or page.cache_scope == "private":
-            return None
-        if is_modern and page.cache_scope != "public":
+        # revisions have no cache scope, but a server may send one.
+        is_private = page.cache_scope == "private" or (is_modern and page.cache_scope != "public")
+        if is_private or size > MAX_BYTES:
             return None
         members = decode(raw, type=dict[str, Raw])
         first = first or members
@@ -278,6 +282,7 @@ def make_manifests(
     if cache is None or isinstance(target, str):
         return None
     if not isinstance(target, ServerParameters):
+        # A command may be a sequence of words.
         if not isinstance(target, Sequence):
             return None
         target = ServerParameters(target[0], target[1:])

@@ -85,8 +85,9 @@ class PinnedTools(BackendWrapper):
             page = decode_page(await self.inner.handle(call, context), LISTING)
             unapproved = {tool.name for tool in page.tools if not self._is_approved(tool)}
             if not unapproved <= self._withheld:
-                # A tool is neither approved nor withheld. So the list has changed since the
-                # comparison, and the server has sent no notification.
+                # A tool is neither approved nor withheld, so the list has changed since the
+                # comparison without a notification. Compare again: the user may have approved
+                # the tools of this page meanwhile.
                 self.forget()
                 await self._check()
             tools = [tool for tool in page.tools if self._is_approved(tool)]
@@ -106,19 +107,20 @@ class PinnedTools(BackendWrapper):
         return await self.inner.handle(call, context)
 
     def forget(self) -> None:
-        """Make the next call compare the tools with the approved tools again.
+        """Forget the last comparison, so that the next call compares the tools again.
 
         May be called from any thread.
         """
         self._is_current = False
 
     def set_pins(self, pins: ToolPins | None) -> bool:
-        """Make the next call compare the tools again if the user has approved other tools.
+        """If the approved tools have changed, make the next call compare the tools again.
 
-        Returns whether the approved tools differ from those of the last comparison.
+        Returns whether they differ from the approved tools of the last comparison.
         pins: the present approvals of this server; None if there are none.
         """
         approved = None if pins is None else pins.approved
+        # Before the first comparison, and without approvals, nothing can differ.
         if self._approved is None or approved is None or approved == self._approved:
             return False
         self.forget()

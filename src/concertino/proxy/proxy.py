@@ -51,6 +51,7 @@ from concertino.protocol.revisions import by_name
 from concertino.proxy.failures import to_rpc_error
 from concertino.proxy.features import features_before_start, features_of
 from concertino.proxy.heartbeat import Heartbeat
+from concertino.proxy.idle_timer import IdleTimer
 from concertino.proxy.input_required import ParkedState, read_state, restore
 from concertino.proxy.manifest_cache import Manifest, ManifestCache
 from concertino.proxy.manifests import (
@@ -63,7 +64,7 @@ from concertino.proxy.server_status import ServerStatus, add_source, describe_er
 from concertino.proxy.sharing import Isolation, ServerSharing
 from concertino.proxy.upstream import Upstream, UpstreamSettings, resume_parked
 from concertino.proxy.upstream_maker import UpstreamMaker
-from concertino.proxy.upstream_pool import FIRST, IdleTimer, Opening, UpstreamPool
+from concertino.proxy.upstream_pool import FIRST, Opening, UpstreamPool
 from concertino.transports.guardian import guardian
 from concertino.transports.process import ShutdownTimeouts
 
@@ -85,9 +86,8 @@ HEARTBEAT_S = 15.0
 OPENING_S = 10.0
 # The interval at which a call that waits for the server's start reports progress, in seconds.
 START_BEAT_S = 1.0
-# How much each of these reports adds to the progress (see Heartbeat). It is so small because
-# progress must increase: even after a start of minutes the sum is less than the first progress that
-# the call itself reports.
+# The `step` of the Heartbeat for these reports. Progress must increase, so even after a start of
+# minutes their sum must be less than the first progress that the server reports for the call.
 START_STEP = 1e-9
 # How much of the server's last line on stderr is shown, in characters.
 MAX_LINE = 200
@@ -98,36 +98,44 @@ class Proxy:
 
         run(Proxy(["npx", "-y", "@modelcontextprotocol/server-everything"]))
 
-    target: the server, as for Client: a command, ServerParameters, `unix:PATH`, `tcp:HOST:PORT`, a
-        Backend or a Connection.
+    The server:
+
+    target: the server, as for Client: a command, ServerParameters, an address such as `unix:PATH`
+        or a URL, HttpParameters, a Backend or a Connection.
     name: the server's name in logs and errors; by default derived from the target.
     era: which revisions to speak with the server: "legacy" (up to 2025-11-25, with `initialize`) or
-        "modern" (2026-07-28). "auto" finds out what the server speaks; if it speaks both, the era
-        of its first client is used.
-    restart: when to restart a server that has ended. By default it is restarted soon, up to ten
-        times in a row. After that it stays down, until a call comes at least half a minute later.
+        "modern" (2026-07-28). "auto" finds out what the server speaks; with a server that speaks
+        both, the era of the proxy's first client is used.
     stderr: a function called with each line of the server's stderr, or the path of a file to append
         the lines to. By default, the lines are logged.
     limits: the sizes that messages and queues of the connection to the server may have; None for
         the defaults.
-    connect_s: how long the start of the server, or the connection to it, may take, in seconds.
     isolation: which clients share a connection to the server, and so a server process:
         - "shared": all clients share one.
         - "principal": the clients of one verified user share one.
         - "session": each client has its own.
-        - "auto": like "principal"; but like "session" if the server is older than 2026-07-28 and
-          has log levels or asks its client something.
-    heartbeat_s: if the server sends nothing about a call for this time, in seconds, the proxy
-        itself sends progress, to a client that wants progress. None for never.
-    idle_s: the time without calls after which the server is ended, in seconds; it is started again
-        for the next call. None for never.
-    ping_s: how often to ping the server, in seconds. If the server then sends nothing for the same
-        time, its calls fail and it is started again. None for never.
-    parked: stores the calls that wait for an answer of their client. Each proxy needs a ParkedCalls
-        of its own; None makes one with default limits.
+        - "auto" (the default): "principal". But "session" for a server older than 2026-07-28 that
+          has log levels, or that asks its client something.
+
+    Its start and end:
+
+    restart: when to restart a server that has ended. By default it is restarted soon, up to ten
+        times in a row. Then it stays down until a call comes half a minute after the last try.
+    connect_s: how long the start of the server, or the connection to it, may take, in seconds.
     opening_s: how long a client's first request waits for the server to start, in seconds. After
         that the request is refused, and the error contains the last line of the server's stderr.
         The start goes on, and later requests are answered when it has succeeded.
+    heartbeat_s: if the server sends nothing about a call for this time, in seconds, the proxy
+        itself sends progress, to a client that wants progress. None for never.
+    idle_s: the time without calls after which the server is ended, in seconds; it is started again
+        for the next call. None (the default) for never.
+    ping_s: how often to ping the server, in seconds. If the server then sends nothing for the same
+        time, its calls fail and it is started again. None (the default) for never.
+
+    What the proxy stores:
+
+    parked: stores the calls that wait for an answer of their client. Each proxy needs a ParkedCalls
+        of its own; None makes one with default limits.
     cache: stores the features and lists of a server that is a command. If the server has run
         before, clients get these from the cache, and only calls wait for the start. None to store
         nothing.
@@ -173,9 +181,9 @@ class Proxy:
             )
         self.name = name or location.name
         self._sharing = ServerSharing(self.name, isolation, location.can_reopen)
-        # A Backend or a Connection cannot be opened again, and an address is a string. So this
-        # target is a command.
-        self._starts_program = location.can_reopen and not isinstance(target, str)
+        # A Backend and a Connection cannot be opened again, and addresses are no programs.
+        is_address = isinstance(target, (str, HttpParameters))
+        self._starts_program = location.can_reopen and not is_address
         # Whether start() has started the guardian (transports/guardian.py).
         self._is_guarded = False
         make_client = partial(
@@ -187,6 +195,7 @@ class Proxy:
                 connect_s,
                 request_s=FOREVER,
                 total_s=FOREVER,
+                # A server that is silent for this time is pinged, and then gets the same time.
                 ping_every_s=ping_s or FOREVER,
                 ping_s=ping_s or FOREVER,
             ),
@@ -200,19 +209,20 @@ class Proxy:
         # client connects.
         make_client(era=era)
         settings = UpstreamSettings(
-            self.name,
-            location.name if isinstance(target, (HttpParameters, str)) and name else "it",
-            make_client,
-            heartbeat_s,
-            ParkedCalls() if parked is None else parked,
-            self._sharing.on_question,
-            self._on_list_changed,
+            name=self.name,
+            place=location.name if is_address and name else "it",
+            make_client=make_client,
+            heartbeat_s=heartbeat_s,
+            parked=ParkedCalls() if parked is None else parked,
+            on_question=self._sharing.on_question,
+            on_change=self._on_list_changed,
         )
         self._maker = UpstreamMaker(settings, era)
         self._opening_s = opening_s
         self._manifests = make_manifests(self.name, target, era, cache, lazy)
         # The features of the server; None before they are known.
         self._features: ServerFeatures | None = None
+        # Sends notifications to the clients; set by start().
         self._outlet: Notifier
         self._pool = UpstreamPool(self.name)
         self._idle_timer = IdleTimer(self._pool, self.name, idle_s)
@@ -262,7 +272,7 @@ class Proxy:
             self._outlet.report_change("features")
 
     def features(self) -> ServerFeatures:
-        """Return the server's features. While they are not known, these are all features."""
+        """Return the server's features. While they are not known, every feature is declared."""
         return self._features or features_before_start(self.name)
 
     def handle(self, call: Call, context: Context) -> CoroutineType[Any, Any, Struct | Raw]:
@@ -270,13 +280,14 @@ class Proxy:
 
         Raises RpcError with the server's error, or -32603 if the server has ended.
         """
-        # For nearly all calls, return the coroutine of the upstream itself. A coroutine around it
-        # would delay each result. Only a repeated call, with answers to questions, has a `state`.
+        # For nearly all calls, return the coroutine of Upstream.handle() itself. To await it in a
+        # coroutine of this class would delay each result. Only a repeated call, with answers to
+        # questions, has a `state`.
         if not call.state:
             upstream = self._pool.find_for_session(context.caller.session)
             if upstream is not None:
                 return upstream.handle(call, context)
-        return self._handle_first(call, context)
+        return self._handle_first_or_repeated(call, context)
 
     def callback_beginner(self) -> BeginByCallback | None:
         """Return the function that forwards a call without a task, which saves CPU time.
@@ -299,7 +310,7 @@ class Proxy:
         upstream = self._pool.find_for_session(caller.session)
         return None if upstream is None else upstream.begin(call, context, caller, runner, slot)
 
-    async def _handle_first(self, call: Call, context: Context) -> Struct | Raw:
+    async def _handle_first_or_repeated(self, call: Call, context: Context) -> Struct | Raw:
         """Forward the first call of a session, or a call with the client's answers to questions."""
         if call.state:
             state = read_state(call.state)
@@ -321,6 +332,7 @@ class Proxy:
                 upstream = self._pool.find_for_lists()
         if upstream is None:
             upstream = await self._assign_with_progress(session, context)
+            # For `concertino ps`.
             sessions = upstream.sessions
             sessions.host = context.client.title or context.client.name or sessions.host
         return await upstream.handle(call, context)
@@ -328,24 +340,24 @@ class Proxy:
     async def watch(self, uris: frozenset[str]) -> None:
         """Subscribe to these resources at the server, and to no others.
 
-        Each resource is subscribed to over the connection of the client that watches it.
+        Each resource is subscribed to over the server connection of the client that watches it.
         uris: all resources that clients subscribe to now.
         """
         self._watched = uris
-        rest = uris
-        wanted: dict[Upstream, frozenset[str]] = {}
+        unwatched = uris
+        by_upstream: dict[Upstream, frozenset[str]] = {}
         for upstream in self._pool.list_open():
-            own = upstream.sessions.subscribed_uris
-            wanted[upstream] = own & uris
-            rest -= own
-        # The rest are resources of clients that have made no call yet, and so have no upstream. An
-        # upstream that belongs to one user must not watch them.
-        for upstream in wanted:
+            subscribed = upstream.sessions.subscribed_uris
+            by_upstream[upstream] = subscribed & uris
+            unwatched -= subscribed
+        # The other resources are those of clients that have made no call yet, and so have no
+        # upstream. An upstream that belongs to one user must not watch them.
+        for upstream in by_upstream:
             if not upstream.sessions.is_private:
-                wanted[upstream] |= rest
+                by_upstream[upstream] |= unwatched
                 break
-        for upstream, own in wanted.items():
-            await upstream.watch(own)
+        for upstream, watched in by_upstream.items():
+            await upstream.watch(watched)
 
     def on_client_notification(
         self,
@@ -391,12 +403,13 @@ class Proxy:
         """Return the upstream for a session. Opens one if there is none. Raises RpcError."""
         await self._wait_for_first()
         key = self._sharing.key_of(session)
-        while (upstream := self._pool.claim(key)) is None:
-            # Ask the pool again after the start, because the opened upstream may have been replaced
-            # or ended meanwhile.
+        upstream = self._pool.claim(key)
+        while upstream is None:
             await self._wait_for(self._pool.openings.get(key) or self._begin_for(session, client))
             # The features of the server, which are known now, may have changed the isolation.
             key = self._sharing.key_of(session)
+            # The opened upstream may have been replaced or ended meanwhile.
+            upstream = self._pool.claim(key)
         # None is the key of all sessions together.
         upstream.sessions.is_private = key is not None
         is_new = self._pool.find_for_session(session) is None
@@ -447,7 +460,7 @@ class Proxy:
     def _begin_for(self, session: CallerSession | None, client: ClientFacts) -> Opening:
         """Begin to start a server for a client. Raises RpcError.
 
-        The session with the server is opened with the handshake `initialize` if the client's was.
+        The server is opened with the handshake `initialize` if the client has used this handshake.
         """
         key = self._sharing.key_of(session)
         upstream = self._maker.make_for(client)
@@ -461,7 +474,7 @@ class Proxy:
     def _on_opened(self, upstream: Upstream) -> None:
         """Learn the features of a server that has just started."""
         self._learn_features(upstream.client)
-        # No session uses an unclaimed upstream yet, so its lists are those of unverified users.
+        # No session uses the unclaimed upstream yet, so its lists are those of unverified users.
         if upstream is self._pool.unclaimed:
             self._learn_lists(upstream, b"")
 

@@ -45,7 +45,8 @@ HANGS_S = 1.0
 MAX_STARTS = 5
 # The time that calls wait for new code, in seconds.
 WAIT_S = 10.0
-# The error text of a concertino server that cannot start; an error code in parentheses may follow.
+# The error text of a concertino server that cannot start (backend/start_failure.py); an error code
+# in parentheses may follow.
 REASON = re.compile(r"(cannot start: .*?)(?: \(-\d+\))?$", re.DOTALL)
 # Method of a list -> the kind of change to report, which is also the name of the feature.
 LISTS: Mapping[str, ChangeKind] = {
@@ -79,15 +80,15 @@ class ReloadingProxy(BackendWrapper):
         self._files = files
         self._on_close = on_close
         self._outlet: Notifier
-        # Why the newest code does not run; "" if it runs.
-        self._failure = ""
         # Whether the server runs, with the newest code or with older code.
         self._serves = False
+        # Why the newest code does not run; "" if it runs, or is still starting for the first time.
+        self._failure = ""
         # Whether a client has got the reason in _failure. Also True if there is no reason.
         self._is_failure_sent = True
         # The task that starts new code; None while no such task runs.
         self._reloading: asyncio.Task[None] | None = None
-        # Whether a call has waited WAIT_S for the running start. Then later calls do not wait.
+        # Whether a call has waited WAIT_S for the task in _reloading. Then later calls do not wait.
         self._is_late = False
         # The task that watches the files.
         self._following: asyncio.Task[None] | None = None
@@ -108,7 +109,7 @@ class ReloadingProxy(BackendWrapper):
         self._files.accept()
         if not self._files.is_complete:
             log.warning("%s: too many files to watch; name fewer with --watch", self._proxy.name)
-        if not await self._complete_start(self._proxy.start(outlet)):
+        if not await self._run_start(self._proxy.start(outlet)):
             self._begin_reload()
         elif self._serves:
             self._compare_soon()
@@ -196,15 +197,15 @@ class ReloadingProxy(BackendWrapper):
         """
         was_serving = self._serves
         began = asyncio.get_running_loop().time()
-        is_completed = False
+        has_ended = False
         for _ in range(MAX_STARTS):
             self._is_late = False
             # Wait until the files do not change any more, and let Python compile the changed ones.
             forget_bytecode(await self._files.settle())
-            is_completed = await self._complete_start(self._proxy.renew())
+            has_ended = await self._run_start(self._proxy.renew())
             if not await self._files.check():
                 break
-        if not is_completed:
+        if not has_ended:
             self._record_failure("files change again and again while the new code starts")
         if self._failure:
             return
@@ -215,7 +216,7 @@ class ReloadingProxy(BackendWrapper):
             self._report(LISTS)
         self._compare_soon()
 
-    async def _complete_start(self, start: Coroutine[Any, Any, None]) -> bool:
+    async def _run_start(self, start: Coroutine[Any, Any, None]) -> bool:
         """Start code, and record either that the code serves, or the reason why it does not.
 
         start: the coroutine that starts the code: start() or renew() of the Proxy.
@@ -246,7 +247,8 @@ class ReloadingProxy(BackendWrapper):
     def _record_failure(self, exc: ConcertinoError | str) -> None:
         """Record the reason why the newest code does not run."""
         reason = REASON.search(str(exc))
-        # Keep only the reason; the text around it is about the protocol revision.
+        # Keep only the reason of a concertino server; the Client puts a text about the protocol
+        # revision around it.
         self._failure = add_name(self._proxy.name, reason[1] if reason else str(exc))
         self._is_failure_sent = False
         rest = "; the code before the change serves on" if self._serves else ""

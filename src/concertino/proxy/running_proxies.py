@@ -16,14 +16,13 @@ from msgspec import Struct
 from msgspec.json import decode
 
 from concertino.decode_errors import DECODE_ERRORS
-from concertino.proxy.server_status import (
-    ProxyStatus,
-    ServerStatus,
+from concertino.proxy.process_sockets import (
     has_ended,
     is_old,
     remove_stale_sockets,
     status_folders,
 )
+from concertino.proxy.server_status import ProxyStatus, ServerStatus
 from concertino.transports.process_table import (
     age_s,
     live_processes,

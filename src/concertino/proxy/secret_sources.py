@@ -43,9 +43,9 @@ SecretKind = Literal["name", "file", "command"]
 MAX_BYTES = 2**16
 # The limit for a command, in seconds. It is long because some commands ask for a fingerprint.
 COMMAND_S = 60.0
-# The environment variable of a command with a mark, by which a guardian finds the command and what
-# it has started. It is not STARTED_BY (process_marks.py), because agents that a command leaves
-# behind, such as gpg-agent, serve other programs too and must not end with this process.
+# The environment variable with the mark of a command, by which a guardian finds the command and the
+# processes that it has started. With STARTED_BY (process_marks.py), agents that a command leaves
+# behind, such as gpg-agent, would end with this process, but they also serve other programs.
 MARK_VARIABLE = "CONCERTINO_SECRET_COMMAND"
 # The name of the service to which the secrets belong in a keyring.
 SERVICE = "concertino"
@@ -78,7 +78,7 @@ def parse_secret(text: str) -> SecretReference:
     """Parse a reference to a secret.
 
     text: what follows `secret:`, such as `NAME` or `file:PATH`.
-    Raises ValueError, whose text names the forms that are expected.
+    Raises ValueError for any other text. Its message names the forms that are expected.
     """
     kind, colon, rest = text.partition(":")
     if colon and kind in ("file", "command"):
@@ -104,7 +104,8 @@ def read_secret(reference: SecretReference, folder: Path) -> str:
 
     Blocks while a command runs, at most a minute.
     folder: the directory for relative paths, in which commands also run.
-    Raises ConcertinoError, whose text says where the secret was searched for.
+    Raises ConcertinoError if there is no such secret, or if it cannot be read, is empty or too
+    large. The text says where the secret was searched for.
     """
     if reference.kind == "command":
         value = _run(shlex.split(reference.text), folder, str(reference))
@@ -206,9 +207,10 @@ def _run_marked(
             try:
                 out, err = _read_output(process, until)
             finally:
-                # remove_process_group() must be called before wait().
+                # Before wait(), after which the system may give the id to another process.
                 remove_process_group(process.pid)
             if len(out) > MAX_BYTES:
+                # Then the exit code means nothing, and _decode() raises the error.
                 _kill(process)
             process.wait(max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:

@@ -53,8 +53,8 @@ __all__ = [
     "read_server_file",
 ]
 
-# The largest file, in bytes, and the most servers in one file and characters in a name. These
-# exceed what people write, and bound the work and the memory for a wrong file.
+# The largest file in bytes, the most servers in a file, and the longest name of a server in
+# characters. People write less; the limits bound the work and the memory for a wrong file.
 MAX_BYTES = 2**20
 MAX_SERVERS = 200
 MAX_NAME = 128
@@ -143,11 +143,11 @@ class ServerFile(Struct, frozen=True):
     project: str = ""
 
     @property
-    def target(self) -> Path:
-        """Return the path under which approvals are stored, and which users give to commands.
+    def approval_path(self) -> Path:
+        """Return the path under which approvals are stored.
 
-        It is the path without symbolic links. For a project in Claude Code's file, `#` and the
-        directory of the project follow.
+        It is the path of the file without symbolic links. For a project in Claude Code's file, `#`
+        and the directory of the project follow, as in arguments of commands.
         """
         path = self.path.resolve()
         return Path(f"{path}#{self.project}") if self.project else path
@@ -362,6 +362,7 @@ class _FileReader:
         fields: dict[str, Any] = {"name": name, "line": member.line, "column": member.column}
         # Options that hosts have under keys of their own. Those under `x-concertino` override them.
         defaults: dict[str, Any] = {}
+        # If two keys mean the same, such as `url` and `serverUrl`, the last one in the file counts.
         transport = ""
         for key, item in members.items():
             if key in TRANSPORT_KEYS:
@@ -373,7 +374,8 @@ class _FileReader:
                 field, read = DEFAULTS[key]
                 defaults[field] = read(reader, item.value, f"{label}.{key}")
             elif key != OPTIONS_KEY and key not in IGNORED_KEYS:
-                # Most unknown keys are those of other hosts, so only a very similar one is a typo.
+                # Most unknown keys are those of other hosts, so a typo must be more similar to a
+                # known key than elsewhere (0.75).
                 hint = suggestion(key, [*SERVER_KEYS, OPTIONS_KEY], similarity=0.75)
                 self._warn(item, f"{label}.{key}: not known, and ignored{hint}")
         if (options := members.get(OPTIONS_KEY)) is not None:
@@ -413,7 +415,8 @@ class _FileReader:
         if not transport:
             return
         expected = "command" if transport == "stdio" else "url"
-        if (entry.command if transport == "stdio" else entry.url) is None:
+        value = entry.command if expected == "command" else entry.url
+        if value is None:
             raise error(member, label, f"expected {expected} for a server of this type")
 
     # The keys of concertino for the whole file
@@ -481,7 +484,7 @@ class _FileReader:
 
 
 def _merge(fields: dict[str, Any], field: str, value: Any) -> None:
-    """Set a field of an entry. Headers are merged, because several keys may contain headers."""
+    """Set a field of an entry. Of mappings, such as headers in several keys, all items are kept."""
     if isinstance(value, dict) and field in fields:
         fields[field] = {**fields[field], **value}
     else:

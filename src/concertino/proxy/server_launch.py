@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from concertino.client.server_parameters import HttpParameters, ServerParameters
 from concertino.client.targets import is_url
+from concertino.errors import ConcertinoError
 from concertino.logs.redact import learn
 from concertino.proxy.auth_options import make_settings
 from concertino.proxy.expansion import Expander, Parts
@@ -30,7 +31,7 @@ __all__ = ["LaunchTarget", "UnreadLaunch", "expand_entry", "read_launch_secrets"
 
 
 class UnreadLaunch(Struct, frozen=True):
-    """The program or address of a server, with references to secrets that are not read yet.
+    """The program or address of a server, with references in place of its secrets.
 
     command, args, cwd: the program to start, its arguments and its working directory; `command` is
         None for a server at a `url`.
@@ -76,39 +77,40 @@ def expand_entry(
     Raises InvalidServerFile for a reference that cannot be replaced, and for an empty command.
     """
 
-    def path(text: str) -> Path:
+    def place(text: str) -> Path:
+        """Return the path for a text; for "", the workspace."""
         return file.workspace / Path(text).expanduser()
 
     env: dict[str, Parts] = {name: (value,) for name, value in env_file.items()}
     for name, template in entry.env.items():
-        env[name] = expander.parts(template, f"{entry.name}.env.{name}")
+        env[name] = expander.expand_parts(template, f"{entry.name}.env.{name}")
     command = None
     if entry.command is not None:
-        command = expander.text(entry.command, f"{entry.name}.command")
+        command = expander.expand_text(entry.command, f"{entry.name}.command")
         if not command:
             raise ValueReader(str(file.path)).error(
                 entry.command, f"{entry.name}.command", "expected a program, got an empty text"
             )
-        # A name without a directory is searched in PATH.
+        # The system searches a name without a directory in PATH.
         if os.sep in command or command.startswith("~"):
-            command = str(path(command))
-    cwd = "" if entry.cwd is None else expander.text(entry.cwd, f"{entry.name}.cwd")
+            command = str(place(command))
+    cwd = "" if entry.cwd is None else expander.expand_text(entry.cwd, f"{entry.name}.cwd")
     return UnreadLaunch(
         command=command,
         args=tuple(
-            expander.text(arg, f"{entry.name}.args[{index}]")
+            expander.expand_text(arg, f"{entry.name}.args[{index}]")
             for index, arg in enumerate(entry.args)
         ),
         env=env,
         inherit=(*INHERITED, *entry.options.inherit),
-        cwd=str(path(cwd)),
-        url=None if entry.url is None else expander.text(entry.url, f"{entry.name}.url"),
+        cwd=str(place(cwd)),
+        url=None if entry.url is None else expander.expand_text(entry.url, f"{entry.name}.url"),
         headers={
-            name: expander.parts(template, f"{entry.name}.headers.{name}")
+            name: expander.expand_parts(template, f"{entry.name}.headers.{name}")
             for name, template in entry.headers.items()
         },
         auth={
-            name: expander.parts(template, f"{entry.name}.auth.{name}")
+            name: expander.expand_parts(template, f"{entry.name}.auth.{name}")
             for name, template in entry.options.auth.items()
         },
         folder=file.workspace,
@@ -120,7 +122,7 @@ async def read_launch_secrets(launch: UnreadLaunch) -> LaunchTarget:
 
     The secrets are read in a thread, because the commands that print them may take long or ask the
     user. From now on they are hidden in logs.
-    Raises ConcertinoError if a secret cannot be read.
+    Raises ConcertinoError if a secret cannot be read, or if the OAuth settings are wrong.
     """
     references = {
         part
@@ -132,6 +134,7 @@ async def read_launch_secrets(launch: UnreadLaunch) -> LaunchTarget:
     if references:
         threads = Threads(1)
         try:
+            # Sorted, so that commands ask the user in the same order each time.
             for reference in sorted(references, key=str):
                 values[reference] = await threads.run(
                     partial(read_secret, reference, launch.folder)
@@ -152,7 +155,11 @@ async def read_launch_secrets(launch: UnreadLaunch) -> LaunchTarget:
         assert launch.url is not None, "the reader of the file has checked this"
         if headers or is_url(launch.url):
             texts = {name: join(parts) for name, parts in launch.auth.items()}
-            return HttpParameters(launch.url, headers, make_settings(texts) if texts else None)
+            try:
+                auth = make_settings(texts) if texts else None
+            except ValueError as exc:
+                raise ConcertinoError(f"auth: {exc}") from None
+            return HttpParameters(launch.url, headers, auth)
         return launch.url
     return ServerParameters(
         launch.command,

@@ -26,23 +26,25 @@ ISOLATIONS: tuple[str, ...] = get_args(Isolation)
 class ServerOptions(Struct, frozen=True, kw_only=True):
     """The options of one server in a server file. Each field is a key under `x-concertino`.
 
+    The defaults are those of a server without such keys.
     allow: patterns for the tools that clients see, such as `read_*`; `prompt:PATTERN` and
         `resource:PATTERN` are for prompts and resources. () to allow all.
     deny: patterns for what clients do not see, even if `allow` matches it.
     rename: the server's name of a tool -> the name that clients see.
-    tools: the server's name of a tool -> its other changes.
+    tools: the server's name of a tool -> its changes, such as other texts and arguments.
     prompts_as_tools, resources_as_tools: whether clients that support only tools also get the
         prompts or resources, by tools such as `get_prompt`.
     rate_limit, max_in_flight, timeout_s, max_result_bytes, redact: limits for the calls of tools,
         as for a Guard (guards/guard.py). In the file they are in the object `guards`.
     isolation: which clients share a process of the server: "principal" for those of one user,
         "session" for none; "auto" to let the Proxy choose between these two.
-    shared: whether all clients share one process, even those of different users.
+    shared: whether all clients share one process, even those of different users. An entry must not
+        have both `shared` and `isolation`.
     idle_s: the time without calls after which a process is ended, in seconds; None for never.
     ping_s: how often to ping the server, in seconds. If the server then sends nothing for the same
         time, it is started again. None for never.
-    heartbeat_s: if the server sends nothing about a call for this time, in seconds, the client gets
-        progress from concertino.
+    heartbeat_s: if the server sends nothing about a call for this time, in seconds, concertino
+        sends progress to the client.
     cache: whether to answer first requests with the lists of the server's last run.
     lazy: whether to start a server that is in the cache only for the first call that needs it.
     pin: whether to withhold tools whose definition has changed since the approval.

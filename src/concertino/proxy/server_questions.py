@@ -26,9 +26,9 @@ __all__ = ["ServerQuestions"]
 
 # If there is no call whose client can be asked, a question waits for such a call for this time, in
 # seconds.
-ORPHANED_QUESTION_S = 60.0
+WAIT_S = 60.0
 # The largest number of questions that wait.
-MAX_ORPHANED = 16
+MAX_WAITING = 16
 CLIENT_HAS_LEFT = "the client that was to be asked has left"
 
 
@@ -39,13 +39,12 @@ class ServerQuestions:
 
     calls: the pending calls, the newest last. The Upstream that owns this dict adds and removes
         them.
-    suspend: called with a CallbackCall before its client, of revision 2026-07-28, is asked. This
-        client gets the question in the response to its call, and answers with its next request. No
-        task waits for a CallbackCall, so the function replaces the call by a SuspendableCall, which
-        can wait for the answer, and returns the SuspendableCall.
+    suspend: replaces a CallbackCall in `calls` by a SuspendableCall, and returns it. Called before
+        a client of 2026-07-28 is asked: this client gets the question in the response to its call,
+        so the call must be able to wait for the next request, which contains the answer.
 
     Attributes:
-    orphaned: the questions that came when no client could be asked. They wait for the next call
+    waiting: the questions that came when no client could be asked. They wait for the next call
         whose client can be asked.
     """
 
@@ -54,7 +53,7 @@ class ServerQuestions:
         calls: dict[ForwardedCall, None],
         suspend: Callable[[CallbackCall], SuspendableCall],
     ) -> None:
-        self.orphaned: list[Question] = []
+        self.waiting: list[Question] = []
         self._calls = calls
         self._suspend = suspend
 
@@ -69,28 +68,29 @@ class ServerQuestions:
         question = Question(method, params)
         if (call := self._find_call_to_ask()) is not None:
             if isinstance(call, CallbackCall) and call.may_suspend:
-                call = self._suspend(call)
+                return await self._ask(question, self._suspend(call))
             return await self._ask(question, call)
-        if len(self.orphaned) >= MAX_ORPHANED:
+        if len(self.waiting) >= MAX_WAITING:
             raise RpcError(INTERNAL_ERROR, "Internal error: no client can be asked now")
-        self.orphaned.append(question)
+        self.waiting.append(question)
         try:
-            async with asyncio.timeout(ORPHANED_QUESTION_S):
+            async with asyncio.timeout(WAIT_S):
                 return await question.answer
         except TimeoutError:
-            text = f"no client made a call within {ORPHANED_QUESTION_S:g} s that could be asked"
+            text = f"no client made a call within {WAIT_S:g} s that could be asked"
             raise RpcError(INTERNAL_ERROR, f"Internal error: {text}") from None
         finally:
-            # If the server has withdrawn the question, drop an answer that comes later.
+            # If the server has withdrawn the question, drop an answer that comes later. This does
+            # nothing if the question has its answer.
             question.answer.cancel()
-            if question in self.orphaned:
-                self.orphaned.remove(question)
+            if question in self.waiting:
+                self.waiting.remove(question)
 
     def _find_call_to_ask(self) -> ForwardedCall | None:
         """Return the newest call whose client can be asked; None if there is no such call.
 
-        If this client has disconnected, returns the newest call of the same user. Raises RpcError
-        if that user has no other call.
+        If this client has disconnected, returns the newest other call of the same user. Raises
+        RpcError if this user has none.
         """
         calls = [call for call in reversed(self._calls) if call.accepts_questions()]
         if not calls:
@@ -126,20 +126,21 @@ class ServerQuestions:
             raise RpcError(INTERNAL_ERROR, f"Internal error: {CLIENT_HAS_LEFT}") from None
 
     def adopt(self, call: ForwardedCall) -> None:
-        """Ask the client of a new call the `orphaned` questions.
+        """Ask the client of a new call the `waiting` questions.
 
         Returns at once. Does nothing if this client cannot be asked.
         """
         if not call.accepts_questions():
             return
-        orphaned, self.orphaned = self.orphaned, []
-        for question in orphaned:
+        questions, self.waiting = self.waiting, []
+        for question in questions:
+            # If one of the two futures is done, the other one is ended, too.
             asking = asyncio.ensure_future(self._ask(question, call))
             asking.add_done_callback(partial(_pass_answer, question))
             question.answer.add_done_callback(partial(_stop_asking, asking))
 
     def refuse_for(self, session: CallerSession) -> None:
-        """Answer the questions that wait for a client with an error, because the client has left.
+        """Answer with an error each question that waits for a client, because the client has left.
 
         session: the session of the client.
         """

@@ -42,12 +42,12 @@ log = logging.getLogger("concertino.proxy")
 
 # How long clients wait for slow servers, in seconds: for their start, and for their lists.
 START_S = 3.0
-# How long a Host, which serves this backend, should wait for its start, in seconds. It is longer
-# than START_S, so that the Host does not answer the first request before the composition has
-# started.
+# How long the runtime should hold back a client's first request while this backend starts, in
+# seconds. It is longer than START_S, so that the composition has started before the request is
+# answered.
 OPENING_S = START_S + 0.5
 # How the servers are composed to one Backend. Servers may be missing, and a slow server does not
-# delay other servers. A server that has not started is started again after each of the pauses in
+# delay other servers. A server that cannot start is tried again after each of the pauses in
 # retries_s.
 RULES = CompositionRules(
     start_s=START_S,
@@ -74,15 +74,16 @@ class Servers(BackendWrapper):
       `concertino approve FILE`.
 
     path: the server file, as for read_server_file().
-    inputs: id of an input -> the value for `${input:ID}`; None for no values.
+    inputs: id of an input -> the value for `${input:ID}`; None if the user has given none.
     trust: whether to approve all servers that are in the file when this object is created.
     environment: the environment variables for `${VAR}`; None for those of this process.
-    info: the name and version that clients see; None for `concertino` 0.0.0.
+    info: the name and version that clients see; None for `concertino` with the version 0.0.0.
     store: the user's approvals; None for those in the user's state directory.
     cache: stores the features and lists of servers for their next start; None to store none.
 
     Attributes:
-    tools: the options of the tool search in the file, for the program that serves this backend.
+    tools: whether the file asks for a tool search (ToolSearch). This backend does not contain one:
+        the program that serves the backend wraps it.
 
     Raises InvalidServerFile, and UnusableState if approvals cannot be read or written.
     """

@@ -69,8 +69,9 @@ class ServerSharing:
         return session.principal
 
     def learn(self, *, is_modern: bool, has_log_levels: bool) -> None:
-        """Replace the isolation "auto" by "principal" or "session", when the server is known.
+        """Replace the isolation "auto" by "principal" or "session". Does nothing for other values.
 
+        Call this when the features of the server are known.
         is_modern: whether the server speaks 2026-07-28.
         has_log_levels: whether it has the capability for log messages.
         """

@@ -46,13 +46,14 @@ ENVIRONMENT_FILE = "pyvenv.cfg"
 class SourceFiles:
     """Detects that files at some paths were saved, added or removed.
 
-        files = SourceFiles([Path("src")], [], (".py",))
-        if await files.check():
-            changed = await files.settle()
+        files = SourceFiles([Path("src")], [], (".py",))   # the files as they are now
+        if await files.check():                            # has one changed since then?
+            changed = await files.settle()                 # yes: wait until all are saved
 
-    Each file's modification time, size and inode are compared with those at the last accept().
+    Each file's modification time, size and inode are compared with those at the last accept() or
+    settle(), or at first with those when the object was made.
 
-    sources: directories in which the files with one of the suffixes are checked.
+    sources: directories in which only files with one of the suffixes are checked.
     paths: files, and directories in which all files are checked.
     suffixes: for example (".py",); () for all files in `sources`.
 
@@ -92,8 +93,8 @@ class SourceFiles:
         """
         if self.scan_s < CHEAP_S:
             return self.have_changed()
-        # A slow check is never left out, because the duration also depends on the load of the
-        # machine. Tasks that wait for the end of the present check share the next one.
+        # Tasks that call this while a check runs in the thread share the next check: the running
+        # one may miss changes that were made before the call.
         if self._next_check is None:
             self._next_check = asyncio.get_running_loop().create_task(self._check_in_thread())
         return await asyncio.shield(self._next_check)
@@ -141,7 +142,7 @@ class SourceFiles:
 
     def has_content(self, path: str) -> bool:
         """Return whether a file was there, and not empty, at the last accept()."""
-        _, size, _ = self._seen.get(path, (0, 0, 0))
+        _mtime_ns, size, _inode = self._seen.get(path, (0, 0, 0))
         return size > 0
 
     def _scan(self) -> dict[str, tuple[int, int, int]]:

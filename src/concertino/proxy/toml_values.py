@@ -22,9 +22,9 @@ PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$")
 AT_END = " (at end of document)"
 
 # The names of members and the indexes of items that lead to a value.
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 # Path of a value -> line and column, from 1.
-Places = dict[Path, tuple[int, int]]
+Places = dict[KeyPath, tuple[int, int]]
 
 
 def parse_toml(text: str) -> FileValue:
@@ -47,7 +47,7 @@ def parse_toml(text: str) -> FileValue:
         problem = "expected fewer levels of lists and tables"
         raise InvalidText(problem, _find_unparsable(lines), 1) from None
     except ValueError:
-        # int() has refused the digits of a number.
+        # Not a TOMLDecodeError, which is handled above: int() has refused the digits of a number.
         problem = "expected a number of fewer digits"
         raise InvalidText(problem, _find_unparsable(lines), 1) from None
     return _locate(document, (), _find_places(lines), (1, 1))
@@ -72,14 +72,16 @@ def _find_places(lines: list[str]) -> Places:
     """Return path of a value -> its place, for all values of a valid document."""
     places: Places = {}
     # Path of a list of tables -> the index of its last table so far.
-    counts: dict[Path, int] = {}
-    table: Path = ()
+    counts: dict[KeyPath, int] = {}
+    table: KeyPath = ()
     start = 0
     for number in range(1, len(lines) + 1):
         if number - start > MAX_STATEMENT_LINES:
             raise InvalidText(
                 f"expected at most {MAX_STATEMENT_LINES} lines in one statement", start + 1, 1
             )
+        # A statement ends at the first line at which it is valid: the lines of an unfinished list
+        # or text are never valid. Empty lines and comments are statements without values.
         statement = "\n".join(lines[start:number])
         try:
             parsed = tomllib.loads(statement)
@@ -95,14 +97,14 @@ def _find_places(lines: list[str]) -> Places:
     return places
 
 
-def _read_header(parsed: Mapping[str, Any], counts: dict[Path, int]) -> Path:
+def _read_header(parsed: Mapping[str, Any], counts: dict[KeyPath, int]) -> KeyPath:
     """Return the path of the table that a header opens, with an index for each list of tables.
 
     parsed: the header alone, as tomllib returns it: `[a.b]` is {"a": {"b": {}}}, and `[[a.b]]` is
         {"a": {"b": [{}]}}.
     counts: path of a list -> the index of its last table; updated if the header opens another.
     """
-    path: Path = ()
+    path: KeyPath = ()
     value: Any = parsed
     # Each dict has one member, so this loop follows the names in the header.
     while value:
@@ -116,14 +118,17 @@ def _read_header(parsed: Mapping[str, Any], counts: dict[Path, int]) -> Path:
     return _add_index(path, counts)
 
 
-def _add_index(path: Path, counts: Mapping[Path, int]) -> Path:
-    """Return a path unchanged; for the path of a list of tables, the path of its last table."""
+def _add_index(path: KeyPath, counts: Mapping[KeyPath, int]) -> KeyPath:
+    """Return a path unchanged; for the path of a list of tables, the path of its last table.
+
+    With the counts {("a",): 1}, ("a",) becomes ("a", 1), the second table after `[[a]]`.
+    """
     return (*path, counts[path]) if path in counts else path
 
 
 def _add_places(
     value: Any,
-    path: Path,
+    path: KeyPath,
     place: tuple[int, int],
     places: Places,
 ) -> None:
@@ -137,7 +142,7 @@ def _add_places(
 
 def _locate(
     value: Any,
-    path: Path,
+    path: KeyPath,
     places: Places,
     container: tuple[int, int],
 ) -> FileValue:

@@ -75,8 +75,8 @@ class UpstreamSettings(Struct, frozen=True):
 
     An upstream is a connection of the proxy to its server.
     name: the name of the server, for logs and errors.
-    place: the server's address, for messages that begin with its name; "it" if it has no address,
-        or if the name is the address.
+    place: the word for the server in messages such as `NAME is still starting; PLACE has not
+        answered initialize`: its address; "it" if it has none, or if the name is the address.
     make_client: makes a Client of the server, which is not open yet.
     heartbeat_s: if the server sends nothing about a call for this time, in seconds, the proxy
         itself sends progress to the client. None for never.
@@ -99,8 +99,9 @@ class OpeningOptions(Struct, frozen=True):
 
     capabilities: the client capabilities to declare to a server of a revision before 2026-07-28.
     era: "legacy" to open it with `initialize` (revisions up to 2025-11-25); "modern" to speak
-        2026-07-28; "auto" to find out what the server speaks. An async function is like "auto": it
-        is called after the server was started, and returns whether to try `initialize` first.
+        2026-07-28; "auto" to find out what the server speaks. An async function without arguments
+        is like "auto": it is called after the server was started, and returns whether to try
+        `initialize` before 2026-07-28.
     """
 
     capabilities: Mapping[str, Any]
@@ -146,6 +147,9 @@ class Upstream:
         self._questions = ServerQuestions(self._calls, self._suspend)
         # The level of log messages that a server before 2026-07-28 was asked for.
         self._level: Level = DEFAULT_LEVEL
+        # The clock of `last_used`, and of the waiting times in errors. open() sets it, because it
+        # belongs to the event loop.
+        self._time: Callable[[], float]
         self.client = settings.make_client(
             era=options.era,
             capabilities=options.capabilities,
@@ -173,7 +177,6 @@ class Upstream:
     async def open(self) -> None:
         """Start the server or connect to it. Raises ConcertinoError if that is impossible."""
         self._has_begun = True
-        # The clock of `last_used`, and of the waiting times in errors.
         self._time = asyncio.get_running_loop().time
         try:
             await self.client.open()
@@ -206,7 +209,10 @@ class Upstream:
         )
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Subscribe to these resources at the server, and to no others. Raises ConcertinoError."""
+        """Subscribe to these resources at the server, and to no others.
+
+        Raises ConcertinoError if the server refuses or has ended.
+        """
         if uris != self.watched:
             self.watched = uris
             await self.client.watch(uris)
@@ -263,17 +269,17 @@ class Upstream:
         if not is_modern:
             if level is not None and level != self._level:
                 await self._set_level(level)
-            # The server may ask its client something, and this client cannot get requests.
+            # The server may ask its client something, but a client of 2026-07-28 gets no requests.
             if by_name[context.client.protocol_version].modern:
                 return await self._forward_suspendably(call, context)
 
         forwarded = ForwardedCall(call.method, context)
         self._calls[forwarded] = None
         # The server has asked something when no client could be asked. Ask this client.
-        if self._questions.orphaned:
+        if self._questions.waiting:
             self._questions.adopt(forwarded)
         try:
-            # These lines do the same as _send(), without its coroutine.
+            # Like _send(), without its coroutine.
             if caller.wants_progress:
                 raw = await self._send_with_progress(call, context, level)
             else:
@@ -295,7 +301,7 @@ class Upstream:
 
         Returns at once. When the call ends, runner.end_call(slot, result, error) is called.
         call, context: the client's request and its Context.
-        caller: the same object as `context.caller`.
+        caller: `context.caller`, which begin() need not look up again.
         runner: the part of the runtime that sends the result to the client.
         slot: an object of the runner, by which it identifies this call.
         Returns a function that cancels the call, or ENDED if the call has ended already. Returns
@@ -312,7 +318,7 @@ class Upstream:
             return None
         forwarded = CallbackCall(call.method, context, call, caller, revision, runner, slot)
         # The server has asked something when no client could be asked. Ask this client.
-        if self._questions.orphaned:
+        if self._questions.waiting:
             # For a modern client, handle() makes a SuspendableCall, which can pass questions on.
             if forwarded.may_suspend:
                 return None
@@ -332,6 +338,7 @@ class Upstream:
         if reply is None:
             return None
         if reply.outcome is not None:
+            # begin_forward() has called _on_reply(), which has ended the call.
             return ENDED
         forwarded.reply = reply
         return partial(self._give_up, forwarded, reply)
@@ -344,7 +351,8 @@ class Upstream:
 
     def _on_reply(self, forwarded: CallbackCall, reply: ForwardedReply) -> None:
         """End a call that begin() has begun, because its request has an outcome."""
-        # The reply refers to the call, so the two would stay until a garbage collection.
+        # The reply refers to the call. Without this, the two would stay in memory until a garbage
+        # collection.
         forwarded.reply = None
         if (suspendable := forwarded.suspendable) is not None:
             work = suspendable.work
@@ -414,7 +422,7 @@ class Upstream:
         forwarded = SuspendableCall(call.method, context, work)
         self._calls[forwarded] = None
         forwarded.work.add_done_callback(partial(self._forget, forwarded))
-        if self._questions.orphaned:
+        if self._questions.waiting:
             self._questions.adopt(forwarded)
         return await _await_result_or_questions(self._settings, forwarded)
 
@@ -426,7 +434,7 @@ class Upstream:
         work: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
         suspendable = SuspendableCall(forwarded.method, forwarded.context, work)
         forwarded.suspendable = suspendable
-        # Put it at the position of the call, because the order tells which call is the newest.
+        # Put it in the place of the call in `_calls`, whose order tells which call is the newest.
         calls = [suspendable if call is forwarded else call for call in self._calls]
         self._calls.clear()
         self._calls.update(dict.fromkeys(calls))

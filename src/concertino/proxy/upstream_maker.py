@@ -46,6 +46,7 @@ class UpstreamMaker:
         first upstream is made.
     """
 
+    # Proxy.start() sets it.
     outlet: Notifier
 
     def __init__(self, settings: UpstreamSettings, era: Era) -> None:
@@ -58,7 +59,8 @@ class UpstreamMaker:
         """Return an upstream (connection to the server) to open before a client has made a call.
 
         If `era` is "auto", open() first starts the server, and then waits for the first client's
-        first message, at most two seconds. If that is `initialize`, the server gets it, too.
+        first message, at most two seconds. If this message is `initialize`, open() begins with
+        `initialize`, too.
         """
         return self._make(EVERYTHING, self._first_has_handshake)
 
@@ -77,7 +79,8 @@ class UpstreamMaker:
     def make_again(self, before: Upstream | None) -> Upstream:
         """Return an upstream (connection to the server) for a new process, in place of an old one.
 
-        before: the upstream to replace; None if there is none.
+        The new one has the OpeningOptions of the old one.
+        before: the upstream to replace; None if there is none, to do the same as make_first().
         """
         if before is None:
             return self.make_first()

@@ -3,8 +3,7 @@
 An upstream is a connection to the proxy's server, and often also a process of the server. Each
 client session has a key, which the Proxy chooses; sessions with the same key share an upstream. The
 pool closes each upstream that it has begun to open, even if meanwhile the client disconnects, the
-proxy is closed or the upstream is replaced. So no process of a server is left running. An
-IdleTimer ends upstreams that have had no call for some time.
+proxy is closed or the upstream is replaced. So no process of a server is left running.
 """
 
 from __future__ import annotations
@@ -21,11 +20,12 @@ from concertino.backend.caller import CallerSession
 from concertino.errors import ConcertinoError, Disconnected
 from concertino.proxy.upstream import Upstream
 
-__all__ = ["FIRST", "IdleTimer", "Opening", "UpstreamPool"]
+__all__ = ["FIRST", "Opening", "UpstreamPool"]
 
 log = logging.getLogger("concertino.proxy")
 
-# The key of the upstream that is opened before any client needs it, and is at first unclaimed.
+# The key of the upstream that is opened before any client needs it, and is at first unclaimed. The
+# keys of sessions are those of ServerSharing.key_of(): None, a principal (bytes) or a session.
 FIRST = object()
 
 # Called with an upstream that has opened.
@@ -33,10 +33,11 @@ OnOpened = Callable[[Upstream], object]
 
 
 class Opening(Struct, frozen=True):
-    """An upstream (connection to the server) that is still being opened.
+    """The opening of an upstream, a connection to the server.
 
-    task: the task that opens it. Its result is the upstream that the waiting sessions must use,
-        which may be another one than `upstream`.
+    upstream: the upstream that is being opened.
+    task: the task that opens it. Its result is the upstream that the waiting sessions must use:
+        another one than `upstream` if renew() has opened one for them meanwhile.
     """
 
     upstream: Upstream
@@ -46,16 +47,19 @@ class Opening(Struct, frozen=True):
 class UpstreamPool:
     """The upstreams of one proxy: its connections to the server.
 
-    Each client session has a key; sessions with equal keys use the same upstream. For a session
-    without an upstream, the Proxy calls claim(), or begin() if that returns None, and then
-    assign().
+    Each client session has a key; sessions with equal keys use the same upstream. A session gets an
+    upstream in this way (Proxy has the code):
+
+        while (upstream := pool.claim(key)) is None:
+            await pool.begin(key, maker.make_for(client), on_opened).task
+        pool.assign(session, upstream)
 
     name: the name of the server, for errors.
 
     Attributes:
     unclaimed: an open upstream that no session uses yet; the next session that needs one gets it.
         None if there is none.
-    openings: key of sessions -> the upstream that is being opened for them.
+    openings: key of sessions -> the Opening of the upstream for them.
     failure: why the last opening failed; None if it did not fail, and while an upstream is being
         opened.
     """
@@ -170,10 +174,10 @@ class UpstreamPool:
             self._close_soon(upstream.close())
             raise Disconnected(f"{self._name}: the client has gone")
         # renew() may have opened an upstream for the same sessions in the meantime.
-        other = self.unclaimed if key is FIRST else self._by_key.get(key)
-        if other is not None:
+        newer = self.unclaimed if key is FIRST else self._by_key.get(key)
+        if newer is not None:
             self._close_soon(upstream.close())
-            return other
+            return newer
         if key is FIRST:
             self.unclaimed = upstream
         else:
@@ -189,8 +193,8 @@ class UpstreamPool:
     def claim(self, key: object) -> Upstream | None:
         """Return the open upstream (connection to the server) for the sessions with this key.
 
-        If they have none, the `unclaimed` upstream becomes theirs, and is returned. Returns None if
-        there is no unclaimed upstream either.
+        If there is none, gives the `unclaimed` upstream to these sessions, and returns it. Returns
+        None if there is no unclaimed upstream either.
         """
         upstream = self._by_key.get(key)
         if upstream is None and self.unclaimed is not None:
@@ -280,6 +284,7 @@ class UpstreamPool:
         if before is None and self.unclaimed is None:
             self.unclaimed = upstream
             return True
+        # Another one was opened meanwhile, or the old one has ended.
         if before is None or before not in self.list_open():
             self._close_soon(upstream.close())
             return False
@@ -313,7 +318,8 @@ class UpstreamPool:
         self._is_closed = True
         openings = [opening.task for opening in self.openings.values()]
         for task in (*openings, *self._renewals):
-            # A second cancellation would interrupt the closing of what the task has opened.
+            # After a first cancellation, the task closes what it has opened. A second one would
+            # interrupt that.
             if not task.cancelling():
                 task.cancel()
 
@@ -326,47 +332,3 @@ class UpstreamPool:
             self.end(upstream)
         while self._closings:
             await asyncio.wait(list(self._closings))
-
-
-class IdleTimer:
-    """Ends upstreams (connections of a proxy to its server) that have had no call for some time.
-
-    An upstream that no session has used yet is not ended.
-    pool: the upstreams of the proxy.
-    name: the name of the server, for the log.
-    idle_s: how long an upstream may be without a call, in seconds; None to end none. It is ended at
-        the next check, which is at most half this time later.
-    """
-
-    def __init__(self, pool: UpstreamPool, name: str, idle_s: float | None) -> None:
-        self._pool = pool
-        self._name = name
-        self._idle_s = idle_s
-        # The timer of the next check.
-        self._handle: asyncio.TimerHandle | None = None
-
-    def start(self) -> None:
-        """Begin to check the upstreams."""
-        if self._idle_s is not None:
-            self._check_in(self._idle_s, self._idle_s)
-
-    def stop(self) -> None:
-        """End the checks."""
-        if self._handle is not None:
-            self._handle.cancel()
-
-    def _check_in(self, seconds: float, idle_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._handle = loop.call_later(seconds, self._end_idle, idle_s)
-
-    def _end_idle(self, idle_s: float) -> None:
-        """End the upstreams that have had no call for idle_s seconds. A timer calls this."""
-        now = asyncio.get_running_loop().time()
-        for upstream in self._pool.list_open():
-            # Keep the upstream that was opened in advance for the first client.
-            if upstream is self._pool.unclaimed:
-                continue
-            if not upstream.is_busy and now - upstream.last_used >= idle_s:
-                log.info("%s: idle for %g s, so it is ended", self._name, idle_s)
-                self._pool.end(upstream)
-        self._check_in(idle_s / 2, idle_s)

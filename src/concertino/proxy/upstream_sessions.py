@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["UpstreamSessions"]
 
-# The lists that a Notifier can report. The values are the keys, with the type of a ChangeKind.
+# The lists that a Notifier can report: name -> the same name, with the type ChangeKind.
 CHANGES: Mapping[str, ChangeKind] = {
     "tools": "tools",
     "prompts": "prompts",
@@ -29,7 +29,8 @@ CHANGES: Mapping[str, ChangeKind] = {
 class UpstreamSessions(set[CallerSession]):
     """The client sessions that have made calls over one upstream, a connection to the server.
 
-    This is a set of the sessions, with methods that notify their clients.
+    This is a set of the sessions, with methods that notify their clients, and with what must move
+    together with the sessions if another upstream replaces this one.
 
     outlet: the Notifier of the proxy. It is notified of the changes that the server reports while
         the set is empty.
@@ -102,5 +103,5 @@ class UpstreamSessions(set[CallerSession]):
         for session in subscribers:
             session.report_update(uri)
         if not subscribers and not self.is_private:
-            # The subscriber is a session that has made no call yet, and so has no upstream.
+            # The subscriber is then a session that has made no call yet, and so has no upstream.
             self._outlet.report_update(uri)

@@ -39,6 +39,7 @@ class WarmProgram:
     ladder: the time limits for ending a process.
     """
 
+    # For Proxy (TargetLocation): open() may be called again.
     can_reopen = True
 
     def __init__(
@@ -69,13 +70,14 @@ class WarmProgram:
         Raises SpawnError if a new process cannot be started.
         """
         self._limits = limits
-        while self._waiting:
+        found = None
+        while self._waiting and found is None:
             child, receiver = self._waiting.popleft()
             if _is_running(child):
-                break
-            await child.close(0)
-        else:
-            child, receiver = self._spawn()
+                found = child, receiver
+            else:
+                await child.close(0)
+        child, receiver = found or self._spawn()
         receiver.receive = stderr
         self._schedule()
         # The connection runs over the stdin and stdout of the process, so one object is both.
