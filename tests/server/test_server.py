@@ -734,7 +734,7 @@ def test_of_two_tools_of_one_name_the_one_that_is_removed_is_known_to_be_gone(
     monkeypatch.setattr(Registry, "remove", after_another_thread)
     server.remove_tool("f")
     assert "f" not in server._registered_tools.entries
-    assert [each.removed for each in replaced] == [True]
+    assert [each.is_inactive for each in replaced] == [True]
 
 
 @on_a_loop

@@ -1,4 +1,4 @@
-"""Decides which callers may use a tool, prompt or resource ("feature" below).
+"""Decides which callers may use a tool, prompt or resource ("entry" below).
 
     @server.tool(tags={"admin"}, visible=lambda context: context.client.name == "my-host")
     def restart() -> str: ...
@@ -8,11 +8,11 @@
 
     server.disable(tags={"admin"})
 
-A disabled feature does not exist for any client. A feature with `visible` does not exist for
-callers for whom the function returns False. A feature with `scopes` is not in the lists of callers
-whose token lacks one of the scopes, and these callers cannot use it. Callers without a token, as on
-stdin and stdout, are not limited by `scopes`. server.py imports this module when an author first
-uses one of these options or methods.
+A disabled entry does not exist for any client. An entry with `visible` does not exist for callers
+for whom the function returns False. An entry with `scopes` is not in the lists of callers whose
+token lacks one of the scopes, and these callers cannot use it. Callers without a token, as on stdin
+and stdout, are not limited by `scopes`. server.py imports this module when an author first uses one
+of these options or methods.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ MAX_TAG = 128
 
 
 def read_access(tags: Any, visible: Any, scopes: Any, owner: str) -> Access:
-    """Check the access options of one feature, and return them as an Access.
+    """Check the access options of one tool, prompt or resource, and return them as an Access.
 
     tags, visible, scopes: the values that the author has passed, of any type; None if left out.
-    owner: the name of the feature for error messages, such as `prompt 'greet'`.
+    owner: the name of the entry for error messages, such as `prompt 'greet'`.
     Raises RegistrationError for an invalid value.
     """
     try:
@@ -85,12 +85,12 @@ def check_tags(tags: Any) -> frozenset[str]:
 
 
 class VisibleCheck:
-    """Calls the function `visible` of a feature, and returns whether the caller may use it.
+    """Calls the option `visible` of a tool, prompt or resource: may the caller see and use it?
 
-    A feature is a tool, prompt or resource. If the function raises, or returns anything but a bool,
-    the caller may not use the feature. The first such failure is logged.
+    If the function raises, or returns anything but a bool, the caller may not. The first such
+    failure is logged.
     function: the option `visible`.
-    owner: the name of the feature, for the log.
+    owner: the name of the tool, prompt or resource, for the log.
     """
 
     def __init__(self, function: Callable[[Context], object], owner: str) -> None:
@@ -163,39 +163,37 @@ class LimitedTool(BackendWrapper):
 def switch(
     registries: Mapping[ChangeKind, Sequence[Registry[Any]]],
     switches: TagSwitches,
-    features: Sequence[object],
+    selectors: Sequence[object],
     tags: Any,
     enabled: bool,
 ) -> list[ChangeKind]:
-    """Show or hide tools, prompts, resources and templates, which are called features here.
+    """Show or hide tools, prompts, resources and resource templates.
 
-    registries: kind of list-changed notification, such as "tools" -> the registries of the server
-        that contain the entries of this list.
+    registries: the name of a list, such as "tools" -> the registries whose entries are in the list.
     switches: the last call of enable() or disable() for each tag.
-    features: names, URIs, templates, or functions of features.
-    tags: selects all features with one of these tags.
+    selectors: names, URIs, URI templates, or the functions of entries.
+    tags: selects all entries with one of these tags.
     enabled: True to enable, False to disable.
-    Returns the kinds of the notifications that clients must get, because enabled features in a
-    registry of this kind have changed.
+    Returns the names of the lists that have changed for clients.
     Raises NotRegistered for an unknown name, LookupError for an unknown function, and ValueError
-    for invalid tags or if neither features nor tags are given. If it raises, nothing is changed.
+    for invalid tags or if neither selectors nor tags are given. If it raises, nothing is changed.
     """
     action = "enable" if enabled else "disable"
     try:
         checked = check_tags(tags)
     except ValueError as exc:
         raise ValueError(f"{action}: {exc}") from None
-    if not features and not checked:
+    if not selectors and not checked:
         raise ValueError(f"{action}: expected names, functions, or tags={{...}}")
     everything = [registry for group in registries.values() for registry in group]
-    # Find all features before the first change: if one is unknown, nothing must change.
-    selected = [pair for item in features for pair in _find(everything, item, action)]
-    latest = switches.set(checked, enabled)
+    # Find all entries before the first change: if one is unknown, nothing must change.
+    selected = [pair for item in selectors for pair in _find(everything, item, action)]
+    last_switch = switches.set(checked, enabled)
     changed: list[ChangeKind] = []
     for kind, group in registries.items():
         # any() with a generator would stop at the first registry that changes, so make a list.
         outcomes = [
-            registry.switch([name for owner, name in selected if owner is registry], latest)
+            registry.switch([name for owner, name in selected if owner is registry], last_switch)
             for registry in group
         ]
         if any(outcomes):
@@ -204,30 +202,30 @@ def switch(
 
 
 def _find(
-    registries: Sequence[Registry[Any]], feature: object, action: str
+    registries: Sequence[Registry[Any]], selector: object, action: str
 ) -> list[tuple[Registry[Any], str]]:
-    """Return the entries of a feature, each as a pair (registry, name in this registry).
+    """Return the entries that a selector names, each as a pair (registry, name in this registry).
 
     There may be several, for example if a tool and a prompt have the same name.
-    feature: the name, URI, template or function of the feature.
+    selector: the name, URI, URI template or function of an entry.
     action: "enable" or "disable", for the error message.
-    Raises LookupError if it is not registered.
+    Raises LookupError if no entry is registered under this name or function.
     """
     found = [
         (registry, name)
         for registry in registries
         for name, record in registry.records.items()
-        if name == feature or (callable(feature) and feature in _layers(record.function))
+        if name == selector or (callable(selector) and selector in _layers(record.function))
     ]
     if found:
         return found
-    if isinstance(feature, str):
+    if isinstance(selector, str):
         names = [name for registry in registries for name in registry.records]
         raise NotRegistered(
-            f"{action}: no tool, prompt or resource is registered as {feature!r}"
-            + suggestion(feature, names)
+            f"{action}: no tool, prompt or resource is registered as {selector!r}"
+            + suggestion(selector, names)
         )
-    raise LookupError(f"{action}: expected a name or a registered function, got {feature!r}")
+    raise LookupError(f"{action}: expected a name or a registered function, got {selector!r}")
 
 
 def _layers(function: Any) -> Iterator[object]:

@@ -32,6 +32,7 @@ from concertino.server.functions import (
     InThread,
     call_handler,
     handler_call,
+    unchanged,
 )
 from concertino.server.settings import check_setting
 from concertino.server.string_arguments import StringArguments
@@ -45,6 +46,7 @@ MAX_VALUES = 100
 class Completer(Struct, frozen=True):
     """The source of the values that are suggested for one argument: a list, or a function.
 
+    A Completer has either `choices`, or both `function` and `bind`.
     choices: all possible values; empty if there is a function.
     function: the author's function; None if there is a list.
     bind: a function bind(value, others, context) that returns the arguments for one call of
@@ -78,20 +80,19 @@ def function_completer(handler: Handler, owner: str) -> Completer:
     """
     function = handler_call(handler, owner, inline=False)
     parameters = read_signature(handler, (Context,)).parameters
-    # All parameters except that for the Context.
-    inputs = [parameter for parameter in parameters if not parameter.injected]
-    if len(inputs) not in (1, 2):
+    count = sum(not parameter.injected for parameter in parameters)
+    if count not in (1, 2):
         raise RegistrationError(
-            f"{owner}: expected a function of (value) or (value, arguments), got "
-            f"{len(inputs)} parameters"
+            f"{owner}: expected a function of (value) or (value, arguments), got {count} parameters"
         )
 
     def bind(value: str, others: Mapping[str, str], context: Context) -> Bound:
-        values: list[Any] = [value, others]
+        # The parameters get these values in order; the Context is in between.
+        inputs = iter((value, others))
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         for parameter in parameters:
-            argument: Any = context if parameter.injected else values.pop(0)
+            argument: Any = context if parameter.injected else next(inputs)
             if parameter.keyword_only:
                 kwargs[parameter.name] = argument
             else:
@@ -126,12 +127,14 @@ async def complete(
     context: the context of the call, for an author's function with a parameter for it.
     find: a function find(kind, name) that returns the prompt or resource template; None if there is
         none that the caller may use. `kind` is "prompt" or "resource template".
-    in_thread: runs a `def` in a thread.
+    in_thread: in_thread(function) calls a function in a thread, and returns an awaitable of its
+        result.
     Raises RpcError -32602 for an unknown prompt, template or argument.
     """
     try:
         params = call.decode_params(CompleteParams)
     except DECODE_ERRORS as exc:
+        # msgspec puts the names of fields into backticks.
         raise invalid_params(str(exc).replace("`", "")) from None
 
     ref, name = params.ref, params.argument.name
@@ -145,11 +148,11 @@ async def complete(
     if name not in entry.arguments.schemas:
         from concertino.excerpts import shorten_name
 
-        name = shorten_name(name)
+        shown = shorten_name(name)
         raise RpcError(
             INVALID_PARAMS,
-            f"Unknown argument of the {kind} {shorten_name(target)}: {name}",
-            {"details": f"argument.name: there is no argument {name!r}"},
+            f"Unknown argument of the {kind} {shorten_name(target)}: {shown}",
+            {"details": f"argument.name: there is no argument {shown!r}"},
         )
 
     completer = entry.completers.get(name)
@@ -161,7 +164,7 @@ async def complete(
         return CompleteResult(_make_completion(matches))
 
     bound = completer.bind(params.argument.value, params.context.arguments, context)
-    value = await call_handler(completer.function, bound, in_thread, lambda value: value)
+    value = await call_handler(completer.function, bound, in_thread, unchanged)
     if isinstance(value, Iterable) and not isinstance(value, Collection):
         # A generator may block, or yield values for ever. Therefore take only as many values as are
         # needed, in a thread.

@@ -100,14 +100,14 @@ class Contexts:
         max_bytes: int = 16 * 2**20,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        sizes = {
+        settings = {
             "ttl_s": ttl_s,
             "max_value_bytes": max_value_bytes,
             "max_keys": max_keys,
             "max_contexts": max_contexts,
             "max_bytes": max_bytes,
         }
-        check_positive("contexts", sizes)
+        check_positive("contexts", settings)
         # Any, because a caller without a type checker may pass another type.
         any_path: Any = path
         if path is not None and not isinstance(any_path, (str, os.PathLike)):
@@ -154,7 +154,7 @@ class Contexts:
                 f"got {len(written)}",
                 suggestion="Keep a summary, or the name of a file, instead",
             )
-        return await self._ask(partial(self._set, context, key, written))
+        return await self._run_query(partial(self._set, context, key, written))
 
     async def get(self, context: str, key: str) -> Any:
         """Return the value that is stored in a context under a key.
@@ -179,14 +179,14 @@ class Contexts:
         context: the handle of the context.
         Raises ToolError with the code CONTEXT_NOT_FOUND if there is no such context.
         """
-        return await self._ask(partial(self._all, context))
+        return await self._run_query(partial(self._all, context))
 
     async def delete(self, context: str) -> None:
         """Delete a context with its values. Does nothing if there is no such context.
 
         context: the handle of the context.
         """
-        await self._ask(partial(self._delete, context))
+        await self._run_query(partial(self._delete, context))
 
     async def close(self) -> None:
         """Close the database. Values in memory are lost. The next use opens the database again."""
@@ -200,8 +200,8 @@ class Contexts:
 
         Tools, prompts and resources that are registered later get this object in a parameter with
         the annotation Contexts. The database is closed when the server ends.
-        Raises RegistrationError if the server has started, or if it already has these tools, also
-        from another Contexts.
+        Raises RegistrationError if the server has started, or if this or another Contexts has added
+        these tools already.
         """
 
         async def lifespan() -> AsyncIterator[Contexts]:
@@ -235,14 +235,14 @@ class Contexts:
 
         Args:
             context: the handle that set_context gave.
-            key: of the value that is wanted; without it, all of them.
+            key: the name of one value; without it, all values are returned.
         """
         values = await self.all(context) if key is None else {key: await self.get(context, key)}
         return {"context": context, "values": values}
 
-    # Queries. _ask() runs on the event loop; all methods after it run in the database thread.
+    # Queries. _run_query() runs on the event loop; all methods after it run in the database thread.
 
-    async def _ask(self, query: Callable[[], T]) -> T:
+    async def _run_query(self, query: Callable[[], T]) -> T:
         """Run a query in the database thread and return its result.
 
         Raises ToolError CONTEXT_UNAVAILABLE if the database fails.
@@ -312,79 +312,80 @@ class Contexts:
         assert self._database is not None
         return self._database.execute(statement, values)
 
-    def _touch(self, context: str) -> None:
+    def _touch(self, handle: str) -> None:
         """Record that a context is used now. Raises ToolError if it does not exist."""
         updated = self._execute(
-            "UPDATE contexts SET used = ? WHERE handle = ?", self._clock(), context
+            "UPDATE contexts SET used = ? WHERE handle = ?", self._clock(), handle
         )
         if updated.rowcount == 0:
             raise ToolError(
                 "CONTEXT_NOT_FOUND",
-                f"There is no context {context[:MAX_HANDLE]!r}",
+                f"There is no context {handle[:MAX_HANDLE]!r}",
                 suggestion=f"Contexts are forgotten {self._ttl_s:g} seconds after their last use; "
                 f"begin a new one with set_context",
             )
 
     def _set(
         self,
-        context: str | None,
+        handle: str | None,
         key: str,
         value: bytes,
     ) -> str:
         """Store a value, and return the handle of its context.
 
-        context: the handle; None to create a context.
+        handle: the handle; None to create a context.
         value: the value as JSON.
         """
-        # The size in bytes of the entry to replace, its key and its value; None if there is none.
-        before: int | None = None
-        if context is not None:
-            self._touch(context)
-            [(keys, before)] = self._execute(
+        # The size in bytes of the entry that is replaced, its key and its value; None without one.
+        replaced_bytes: int | None = None
+        if handle is not None:
+            self._touch(handle)
+            # max() gives the size of the one entry with this key, or NULL.
+            [(keys, replaced_bytes)] = self._execute(
                 "SELECT count(*),"
                 " max(CASE WHEN key = ? THEN length(CAST(key AS BLOB)) + length(value) END)"
                 " FROM entries WHERE handle = ?",
                 key,
-                context,
+                handle,
             )
-            if before is None and keys >= self._max_keys:
+            if replaced_bytes is None and keys >= self._max_keys:
                 raise ToolError(
                     "CONTEXT_FULL",
                     f"The context has {keys} keys, and may have no more",
                     suggestion="Replace the value of a key, or begin a new context",
                 )
         else:
-            context = "ctx_" + os.urandom(16).hex()
+            handle = "ctx_" + os.urandom(16).hex()
             self._execute(
-                "INSERT INTO contexts (handle, used) VALUES (?, ?)", context, self._clock()
+                "INSERT INTO contexts (handle, used) VALUES (?, ?)", handle, self._clock()
             )
-        self._execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", context, key, value)
-        size = len(key.encode()) + len(value) - (before or 0)
-        self._execute("UPDATE contexts SET bytes = bytes + ? WHERE handle = ?", size, context)
-        self._drop_oldest(context)
-        return context
+        self._execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", handle, key, value)
+        size = len(key.encode()) + len(value) - (replaced_bytes or 0)
+        self._execute("UPDATE contexts SET bytes = bytes + ? WHERE handle = ?", size, handle)
+        self._drop_oldest(handle)
+        return handle
 
-    def _drop_oldest(self, context: str) -> None:
+    def _drop_oldest(self, handle: str) -> None:
         """Delete the least recently used contexts until the remaining ones are within the limits.
 
-        context: the handle of the context that was just changed; it is not deleted.
+        handle: the handle of the context that was just changed; it is not deleted.
         """
         [(count, size)] = self._execute("SELECT count(*), sum(bytes) FROM contexts")
         while count > 1 and (count > self._max_contexts or size > self._max_bytes):
             [(oldest, freed)] = self._execute(
                 "SELECT handle, bytes FROM contexts WHERE handle <> ? ORDER BY used, rowid LIMIT 1",
-                context,
+                handle,
             )
             self._delete(oldest)
             count, size = count - 1, size - freed
 
-    def _all(self, context: str) -> dict[str, Any]:
+    def _all(self, handle: str) -> dict[str, Any]:
         """Return all keys of a context with their values. Raises ToolError if it does not exist."""
-        self._touch(context)
+        self._touch(handle)
         rows = self._execute(
-            "SELECT key, value FROM entries WHERE handle = ? ORDER BY key", context
+            "SELECT key, value FROM entries WHERE handle = ? ORDER BY key", handle
         ).fetchall()
         return {key: decode(value) for key, value in rows}
 
-    def _delete(self, context: str) -> None:
-        self._execute("DELETE FROM contexts WHERE handle = ?", context)
+    def _delete(self, handle: str) -> None:
+        self._execute("DELETE FROM contexts WHERE handle = ?", handle)

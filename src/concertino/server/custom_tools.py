@@ -24,9 +24,9 @@ from concertino.schema.signature import read_signature
 from concertino.schema.validation import violation_finder
 from concertino.schema.value_results import InvalidResult
 from concertino.schema.violations import SchemaViolation
+from concertino.server.functions import Bound
 
 # JSON Schemas and JSON values are trees of any depth, so their types contain Any in this file.
-Bound = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def custom_binder(
@@ -58,6 +58,7 @@ def custom_binder(
 
     def bind(raw: Raw | bytes, injected: object) -> Bound:
         arguments = _parse_arguments(raw)
+        # The size of the JSON limits how long the validator may take.
         if violations := find_violations(arguments, len(bytes(raw))):
             raise InvalidArguments(violations)
         positional = (arguments, injected) if takes_context else (arguments,)

@@ -50,8 +50,9 @@ from concertino.server.functions import (
     describe_missing_object,
     handler_location,
     is_async,
-    lacks_self,
+    is_unbound_method,
     maybe_await,
+    unchanged,
     without_partials,
 )
 
@@ -107,8 +108,11 @@ class Depends:
 class Dependencies:
     """The providers of one server, and the handlers that need them.
 
-    lifespans: a function that returns the server's lifespan functions; None if the server has none.
-    in_thread: runs a `def` in a thread.
+    lifespans: a function that returns the server's lifespan functions; it returns None if the
+    server
+        has none.
+    in_thread: in_thread(function) calls a function in a thread, and returns an awaitable of its
+        result.
 
     Attribute:
     overrides: Provider.key -> the provider that replaces this provider inside a `with` block of
@@ -130,28 +134,30 @@ class Dependencies:
         inline: bool,
         in_thread: InThread | None = None,
     ) -> Handler | None:
-        """Return a wrapper of a handler without the parameters with Depends.
+        """Return a wrapper that fills the parameters with Depends of a handler.
 
-        In each call, the wrapper calls the providers, and passes their values to the handler in
-        these parameters. Returns None if the handler has no parameters with Depends.
+        The wrapper has only the handler's other parameters. In each call, it calls the providers,
+        and passes their values to the handler. Returns None if the handler has no parameters with
+        Depends.
         inline: whether the handler and its providers, if they are `def`, run on the event loop and
             not in a thread.
-        in_thread: runs a `def` in a thread; by default in one of the server's threads.
+        in_thread: in_thread(function) calls a function in a thread, and returns an awaitable of its
+            result; None for the server's threads.
         Raises RegistrationError for a provider with a parameter that nothing fills, and for a
         provider that depends on itself, directly or through others. The text names the function
         with its file and line.
         """
-        # For a handler that cannot be called, the caller raises a better error when it registers
-        # the handler afterwards.
-        if not callable(handler) or lacks_self(handler):
+        # For a handler that cannot be called, Server raises a better error when it registers the
+        # handler afterwards.
+        if not callable(handler) or is_unbound_method(handler):
             return None
-        wanted = _find_depends(handler, self._classes())
-        if not wanted:
+        functions = _find_depends(handler, self._classes())
+        if not functions:
             return None
-        needs = {name: self._get_provider(provider, ()) for name, provider in wanted.items()}
-        filled = self._fill_lifespan_values(handler, needs)
+        providers = {name: self._get_provider(item, ()) for name, item in functions.items()}
+        filled = self._fill_lifespan_values(handler, providers)
         runner = in_thread or self._in_thread
-        return DependentHandler(filled, needs, self, None if inline else runner)
+        return DependentHandler(filled, providers, self, None if inline else runner)
 
     @contextmanager
     def override(
@@ -169,12 +175,12 @@ class Dependencies:
             raise LookupError(
                 f"override: no handler of this server depends on {_describe(provider)}"
             )
-        entry = key, self._make_provider(replacement, key, ())
+        replacing = self._make_provider(replacement, key, ())
+        entry = key, replacing
         self._override_list.append(entry)
         try:
             self.overrides = dict(self._override_list)
             # This raises now, and not in the next call, if the replacement depends on itself.
-            _, replacing = entry
             self.sort((replacing,))
             yield
         finally:
@@ -220,12 +226,14 @@ class Dependencies:
         depends on itself.
         """
         owner = _describe(function)
-        if lacks_self(function):
+        if is_unbound_method(function):
             mistake = describe_missing_object(function, "Depends(object.{})")
             raise RegistrationError(f"{owner}: {mistake}")
         classes = self._classes()
-        wanted = _find_depends(function, classes)
-        needs = {name: self._get_provider(item, (*path, key)) for name, item in wanted.items()}
+        needs = {
+            name: self._get_provider(item, (*path, key))
+            for name, item in _find_depends(function, classes).items()
+        }
         contexts: list[str] = []
         for parameter in read_signature(function, classes).parameters:
             if parameter.name in needs:
@@ -270,7 +278,8 @@ class Dependencies:
         The result contains the replacements from override(), not the replaced providers.
         Raises RegistrationError if a replacement makes a provider depend on itself.
         """
-        found: dict[object, Provider] = {}
+        # Key -> provider, in the order of opening: each provider comes after those that it needs.
+        in_order: dict[object, Provider] = {}
 
         def visit(provider: Provider, path: tuple[object, ...]) -> None:
             key = provider.key
@@ -279,15 +288,15 @@ class Dependencies:
                 raise RegistrationError(
                     f"override: {' > '.join([*names, names[0]])}: a provider depends on itself"
                 )
-            if key not in found:
+            if key not in in_order:
                 provider = self.overrides.get(key, provider)
                 for _, needed in provider.needs:
                     visit(needed, (*path, key))
-                found[key] = provider
+                in_order[key] = provider
 
         for provider in providers:
             visit(provider, ())
-        return tuple(found.values())
+        return tuple(in_order.values())
 
     def _name_of(self, key: object) -> str:
         """Return the name of a provider for messages.
@@ -301,27 +310,29 @@ class DependentHandler(FinishingHandler):
     """A handler whose parameters with Depends are filled in each call.
 
     handler: the author's function, or a wrapper of it that fills the lifespan values.
-    needs: the handler's parameters with Depends: name -> provider.
+    providers: the handler's parameters with Depends: name -> provider.
     dependencies: all providers of the server, and their replacements by override().
-    in_thread: runs a `def` in a thread; None to run it on the event loop.
+    in_thread: in_thread(function) calls a function in a thread, and returns an awaitable of its
+        result; None to run each `def` on the event loop.
     """
 
     def __init__(
         self,
         handler: Handler,
-        needs: Mapping[str, Provider],
+        providers: Mapping[str, Provider],
         dependencies: Dependencies,
         in_thread: InThread | None,
     ) -> None:
         self._handler = handler
-        self._needs = needs
+        self._own_providers = providers
         self._dependencies = dependencies
         self._in_thread = in_thread
-        # A cache: the overrides, and the order of the providers with these overrides.
-        self._sorted = dependencies.overrides, dependencies.sort(needs.values())
+        # A cache: the overrides, and the order of the providers with these overrides. It is valid
+        # as long as dependencies.overrides is the same object.
+        self._sorted = dependencies.overrides, dependencies.sort(providers.values())
         self._is_generator = is_generator(handler)
         self._is_async = _is_async(handler)
-        self._arguments = _Arguments(handler, needs)
+        self._arguments = _Arguments(handler, providers)
         # help(), `inspect` and the code that makes the tool's schema read these attributes.
         self.__signature__ = self._arguments.signature
         self.__wrapped__ = without_partials(handler)
@@ -331,7 +342,7 @@ class DependentHandler(FinishingHandler):
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._is_generator:
             return self._iterate((args, kwargs))
-        return await self.call((args, kwargs), _unchanged)
+        return await self.call((args, kwargs), unchanged)
 
     async def call(self, bound: Bound, finish: Callable[[Any], T]) -> T:
         order, context, call = self._prepare(bound)
@@ -395,13 +406,15 @@ class DependentHandler(FinishingHandler):
         overrides = self._dependencies.overrides
         sorted_with, order = self._sorted
         if sorted_with is not overrides:
-            order = self._dependencies.sort(self._needs.values())
+            order = self._dependencies.sort(self._own_providers.values())
             self._sorted = overrides, order
         context, args, kwargs = self._arguments.split(bound)
 
         def call(values: Values) -> Any:
-            needed = {name: values[provider.key] for name, provider in self._needs.items()}
-            return self._handler(*args, **kwargs, **needed)
+            from_providers = {
+                name: values[provider.key] for name, provider in self._own_providers.items()
+            }
+            return self._handler(*args, **kwargs, **from_providers)
 
         return order, context, call
 
@@ -410,16 +423,16 @@ class _Arguments:
     """The parameters of a handler that providers do not fill.
 
     handler: the function.
-    needs: the names of the parameters that providers fill.
+    filled: the names of the parameters that providers fill.
 
     Attribute:
-    signature: the handler's signature without the parameters in `needs`. If the handler has no
+    signature: the handler's signature without the parameters in `filled`. If the handler has no
         parameter for the Context, one is added, because providers may need the Context.
     """
 
-    def __init__(self, handler: Handler, needs: Collection[str]) -> None:
+    def __init__(self, handler: Handler, filled: Collection[str]) -> None:
         plain = signature(handler)
-        others = [item for item in plain.parameters.values() if item.name not in needs]
+        others = [item for item in plain.parameters.values() if item.name not in filled]
         kinds = {item.name: item.kind for item in others}
         injected = [
             item.name for item in read_signature(handler, (Context,)).parameters if item.injected
@@ -427,9 +440,9 @@ class _Arguments:
         self._own_context = next((name for name in injected if name in kinds), None)
         if self._own_context is None:
             # Insert it after the last parameter that may be passed by position.
-            at = sum(kind is not Parameter.KEYWORD_ONLY for kind in kinds.values())
+            index = sum(kind is not Parameter.KEYWORD_ONLY for kind in kinds.values())
             others.insert(
-                at,
+                index,
                 Parameter(
                     CONTEXT_PARAMETER,
                     Parameter.POSITIONAL_OR_KEYWORD,
@@ -475,11 +488,6 @@ def _is_async(function: Handler) -> bool:
     return is_async(function)
 
 
-def _unchanged(value: Any) -> Any:
-    """Return the value. Used as `finish`, which converts a value, where nothing is converted."""
-    return value
-
-
 def _key(function: Any) -> object:
     """Return the key of a provider: the function, or its id() if it cannot be hashed."""
     try:
@@ -503,7 +511,7 @@ def _find_depends(function: Handler, classes: tuple[type, ...]) -> dict[str, Cal
     Raises RegistrationError for a Depends that is not in the Annotated around the whole type, for
     several Depends in one annotation, and for a positional-only parameter with Depends.
     """
-    wanted: dict[str, Callable[..., Any]] = {}
+    functions: dict[str, Callable[..., Any]] = {}
     for parameter in read_signature(function, classes).parameters:
         name, annotation = parameter.name, parameter.annotation
         found = _depends_in(annotation)
@@ -524,8 +532,8 @@ def _find_depends(function: Handler, classes: tuple[type, ...]) -> dict[str, Cal
             raise RegistrationError(f"{place}: expected one Depends, got {len(found)}")
         if signature(function).parameters[name].kind is Parameter.POSITIONAL_ONLY:
             raise RegistrationError(f"{place}: it is passed by name; move the / before it")
-        wanted[name] = found[0].provider
-    return wanted
+        functions[name] = found[0].provider
+    return functions
 
 
 def _depends_of(annotation: Any) -> list[Depends]:

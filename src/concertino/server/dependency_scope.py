@@ -46,7 +46,8 @@ CLEANUP_S = 5.0
 class Provider(Struct, frozen=True, eq=False, weakref=True):
     """A function that provides a value in each call, and how to call it.
 
-    key: the key of the provider's value among the values of a call.
+    key: the function itself, or its id() if it cannot be hashed. The replacement of a provider by
+        override() has the key of the replaced provider.
     description: the function's name, file and line, for messages.
     function: the function, perhaps in a wrapper that fills its lifespan values.
     is_async: whether the function is an `async def`.
@@ -78,7 +79,8 @@ class Scope:
 
     To open a provider is to call it, or to run a generator up to its `yield`. To close it is to run
     the generator to its end.
-    in_thread: runs a `def` in a thread; None to run it on the event loop.
+    in_thread: in_thread(function) calls a function in a thread, and returns an awaitable of its
+        result; None to run each `def` on the event loop.
     """
 
     def __init__(self, in_thread: InThread | None) -> None:
@@ -103,7 +105,7 @@ class Scope:
                     raise _name_provider(exc, provider) from exc.__cause__
                 self._open.append((provider, manager))
             elif provider.is_generator:
-                value = await self.run(partial(self._enter, provider, call))
+                value = await self.run(partial(self._open_generator, provider, call))
             elif provider.is_async:
                 value = await call()
             else:
@@ -111,7 +113,7 @@ class Scope:
             values[provider.key] = value
         return values
 
-    def _enter(self, provider: Provider, call: Callable[[], Any]) -> Any:
+    def _open_generator(self, provider: Provider, call: Callable[[], Any]) -> Any:
         """Call a `def` generator, run it up to its `yield`, and return the yielded value."""
         manager = sync_manager(call())
         value = _enter(manager, provider)
@@ -182,6 +184,11 @@ async def _exit_async(
         _log_late(provider)
 
 
+# The tasks that close providers in threads. This set keeps them alive, because asyncio has only
+# weak references to tasks.
+_closing_tasks: set[asyncio.Future[None]] = set()
+
+
 async def _exit_in_thread(
     provider: Provider,
     manager: AbstractContextManager[Any],
@@ -201,16 +208,11 @@ async def _exit_in_thread(
                 _log_failure(provider, exc)
 
     closing = asyncio.ensure_future(close())
-    _late.add(closing)
-    closing.add_done_callback(_late.discard)
+    _closing_tasks.add(closing)
+    closing.add_done_callback(_closing_tasks.discard)
     done, _ = await asyncio.wait([closing], timeout=CLEANUP_S)
     if not done:
         _log_late(provider)
-
-
-# The tasks of _exit_in_thread(). This set keeps them alive, because asyncio has only weak
-# references to tasks.
-_late: set[asyncio.Future[None]] = set()
 
 
 class _ThreadStep:
@@ -278,8 +280,8 @@ async def call_in_thread(
         await in_thread(work.run)
         return work.outcome()
 
-    # The call itself may take any time. The time limit begins when the call has its result and the
-    # thread begins to close the providers.
+    # The call itself may take any time. When it has its result, the thread asks the loop to begin
+    # the time limit for closing the providers.
     loop = asyncio.get_running_loop()
     limit = asyncio.timeout(None)
     is_waiting = True
@@ -331,7 +333,8 @@ class _ThreadCall:
     def outcome(self) -> Any:
         """Return the result of the call, or raise its exception.
 
-        May be called when run() has called on_result(), or has returned.
+        May be called when run() has returned, or has called on_result() and is still closing the
+        providers.
         """
         if self._failure is not None:
             try:
@@ -344,8 +347,8 @@ class _ThreadCall:
     def run(self) -> Any:
         """Open the providers, call the handler, and close the providers. The thread runs this.
 
-        Returns the result of the call; None if the call has failed. Raises nothing: outcome()
-        raises the exception of the call.
+        Returns the result of the call; None if the call has failed. The thread pool measures it, to
+        limit the memory for large results; the caller uses outcome(). Raises nothing.
         """
         opened = _SyncScope(self._order, self._context)
         try:
@@ -365,8 +368,6 @@ class _ThreadCall:
                 pass
         for provider in opened.close(failure):
             self.closing = provider
-        # The caller uses outcome(). But the thread pool measures what a thread returns, to limit
-        # the memory for large results (runtime/threads.py).
         return self._result
 
 
@@ -397,6 +398,7 @@ def iterate_in_thread(
 class _SyncScope:
     """Does the same as Scope, but opens and closes all providers of a call in one thread.
 
+    It cannot be a Scope, whose methods await: a thread has no event loop.
     order: the providers, in the order in which to open them.
     context: the context of the call.
     """

@@ -32,13 +32,12 @@ class File:
     Symbolic links are resolved when this object is made, and not when the file is read.
 
     path: the file.
-    mime_type: the MIME type; None to guess it from the file's name.
+    mime_type: the MIME type. If it is None, the attribute is a guess by the file's name, or None.
     Raises OSError if the path does not exist or cannot be read, and ValueError if it is not a
     regular file.
 
-    Attributes:
+    Attribute:
     name: the file's name without its folder.
-    mime_type: the MIME type; None if it could not be guessed.
     """
 
     def __init__(self, path: str, mime_type: str | None) -> None:

@@ -38,8 +38,8 @@ T = TypeVar("T")
 Handler = Callable[..., Any]
 # The positional and the keyword arguments for one call of a handler.
 Bound = tuple[tuple[Any, ...], dict[str, Any]]
-# The type of a function that calls another function in a thread and returns an awaitable of the
-# other function's result.
+# The type of a function in_thread(function), which calls `function` without arguments in a thread,
+# and returns an awaitable of its result.
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 # A wrapper of a handler needs the Context even if the handler has no parameter for it. The wrapper
@@ -50,7 +50,9 @@ CONTEXT_NAMES = ("context", "ctx")
 # At most this many `def` handlers of a server run at the same time; others wait for a free thread.
 THREADS = 32
 
-_PACKAGE = __file__.rpartition("/")[0]
+# The directories server/ and concertino/.
+_SERVER = __file__.rpartition("/")[0]
+_CONCERTINO = _SERVER.rpartition("/")[0]
 _log = logging.getLogger("concertino.server")
 
 
@@ -104,7 +106,7 @@ def handler_call(handler: Handler, owner: str, *, inline: bool) -> HandlerCall:
     """
     if not callable(handler):
         raise RegistrationError(f"{owner}: expected a function, got {handler!r}")
-    if lacks_self(handler):
+    if is_unbound_method(handler):
         raise RegistrationError(f"{owner}: {describe_missing_object(handler)}")
     function = function_of(handler)
     if isgeneratorfunction(function) or isasyncgenfunction(function):
@@ -131,8 +133,8 @@ def handler_location(handler: Any) -> str:
     The text begins with a space, so that it can be appended to a message.
     """
     code = getattr(function_of(handler), "__code__", None)
-    # A wrapper that this package has made is not in the author's file.
-    if code is None or code.co_filename.startswith(_PACKAGE):
+    # A wrapper that a module of server/ has made is not in the author's file.
+    if code is None or code.co_filename.startswith(_SERVER):
         return ""
     return f" ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno})"
 
@@ -143,9 +145,8 @@ def caller_location() -> str:
     The line is that of the innermost stack frame outside of concertino. The text begins with a
     space, so that it can be appended to a message.
     """
-    root = _PACKAGE.rpartition("/")[0]
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None and frame.f_code.co_filename.startswith(root):
+    while frame is not None and frame.f_code.co_filename.startswith(_CONCERTINO):
         frame = frame.f_back
     if frame is None:
         return ""
@@ -161,7 +162,8 @@ def check_handler(
 
     documented: the parameters that the docstring describes: name -> text.
     parameters: the parameters that clients see: name -> schema.
-    Returns whether `parameters` is not empty and the handler has no annotations at all.
+    Returns True if the handler has such parameters, but no annotations at all. The caller decides
+    whether that is a mistake.
     """
     annotations: Mapping[str, Any] = getattr(function_of(handler), "__annotations__", {})
     unannotated = [name for name in CONTEXT_NAMES if name in parameters and name not in annotations]
@@ -205,7 +207,7 @@ class HandlerThreads:
 
 
 async def call_handler(
-    function: HandlerCall,
+    handler_call: HandlerCall,
     bound: Bound,
     in_thread: InThread,
     finish: Callable[[Any], T],
@@ -213,22 +215,28 @@ async def call_handler(
     """Call a handler, and return finish(value) for the value that it returns.
 
     An `async def` runs on the event loop, a `def` in a thread unless it is inline.
-    function: the handler, and how to call it.
+    handler_call: the handler, and how to call it.
     bound: the positional and keyword arguments for the handler.
-    in_thread: runs a function in a thread.
+    in_thread: in_thread(function) calls a function in a thread, and returns an awaitable of its
+        result.
     finish: converts the value to a result.
     """
     args, kwargs = bound
-    handler = function.handler
+    handler = handler_call.handler
     if isinstance(handler, FinishingHandler):
         return await handler.call(bound, finish)
-    if function.is_async:
+    if handler_call.is_async:
         value = await handler(*args, **kwargs)
-    elif function.inline:
+    elif handler_call.inline:
         value = await maybe_await(handler(*args, **kwargs))
     else:
         value = await maybe_await(await in_thread(partial(handler, *args, **kwargs)))
     return finish(value)
+
+
+def unchanged(value: Any) -> Any:
+    """Return the value. Used as `finish` where the value of a handler is not converted."""
+    return value
 
 
 async def maybe_await(value: Any) -> Any:
@@ -249,7 +257,7 @@ def is_async(handler: Any) -> bool:
     return iscoroutinefunction(handler) or iscoroutinefunction(type(handler).__call__)
 
 
-def lacks_self(handler: Handler) -> bool:
+def is_unbound_method(handler: Handler) -> bool:
     """Return whether the handler has a parameter `self`, but is not bound to an object.
 
     Such a handler is probably a method that was registered in the body of its class. A parameter
@@ -268,7 +276,7 @@ def lacks_self(handler: Handler) -> bool:
 def describe_missing_object(handler: Handler, example: str = "object.{}") -> str:
     """Return an error text, with advice, for a handler with a `self` that no object fills.
 
-    lacks_self() finds such handlers.
+    is_unbound_method() finds such handlers.
     example: the code of a bound method that the advice shows; {} stands for the method's name.
     """
     name = handler.__qualname__.rpartition("<locals>.")[2]

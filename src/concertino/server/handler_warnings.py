@@ -20,25 +20,25 @@ __all__ = ["describe_mistakes", "warn_of_missing_annotations"]
 
 
 def describe_mistakes(
-    handler: Any, location: str, documented: Iterable[str], contexts: Iterable[str]
+    handler: Any, location: str, documented: Iterable[str], context_names: Iterable[str]
 ) -> list[str]:
     """Return one sentence for each likely mistake in a handler.
 
     location: the file and line of the handler, from handler_location() in server/functions.py.
     documented: the names of the parameters that the docstring describes.
-    contexts: the names of parameters without an annotation that are probably meant for the Context,
-        `context` or `ctx`.
+    context_names: those of the names `context` and `ctx` that are names of parameters without an
+        annotation, which are probably meant for the Context.
     """
     function = function_of(handler)
     own = inspect.signature(handler).parameters
     # The docstring of a functools.partial or a bound method may also describe arguments that are
-    # bound already.
+    # bound already. A dict removes the names that both signatures have, and keeps the order.
     names = [*{**inspect.signature(function).parameters, **own}]
     owner = f"{function.__name__}(){location}"
     mistakes = [
         f"{owner}: clients are asked for {name!r}, since it has no annotation; write "
         f"`{name}: Context` to get the context of the call (from concertino import Context)"
-        for name in contexts
+        for name in context_names
     ]
     for name in documented:
         if name in names:

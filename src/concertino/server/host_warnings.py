@@ -21,7 +21,7 @@ __all__ = ["warn_at_start", "warn_of_list"]
 def warn_at_start(
     log: logging.Logger, server: str, instructions: str, names: Collection[str]
 ) -> None:
-    """Log warnings about the instructions and the names of the tools, when the server starts.
+    """Warn if common hosts would cut the instructions, or leave out tools because of long names.
 
     server: the server's name.
     instructions: the server's instructions; "" if it has none.

@@ -44,16 +44,17 @@ MethodHandler = Callable[[Call, Context], Awaitable[Struct]]
 class LazyFeatures:
     """The resources, prompts and completion of a server.
 
-    features: what the server offers before any function is registered.
+    features: what the server offers, such as its capabilities. The argument says what it offers
+        before any function is registered; the attribute is updated. A capability stays when the
+        last prompt or resource is removed, because clients remember it.
     tools: the server's tools.
-    in_thread: runs a function in a thread.
+    in_thread: in_thread(function) calls a function in a thread, and returns an awaitable of its
+        result.
     page_size: how many items one page of a list has.
     hints: how long clients may cache lists.
     log: the server's logger.
 
-    Attributes:
-    features: what the server offers now, such as its capabilities. A capability stays when the last
-        prompt or resource is removed, because clients remember it.
+    Attribute:
     handlers: MCP method -> the function that handles its calls.
     """
 
@@ -115,8 +116,7 @@ class LazyFeatures:
     def registries(self) -> dict[ChangeKind, list[Registry[Any]]]:
         """Return the registries of tools, resources and prompts that are in use.
 
-        Returns kind of list-changed notification, such as "tools" -> the registries whose changes
-        cause this notification.
+        Returns the name of a list, such as "tools" -> the registries whose entries are in the list.
         """
         resources, prompts = self._resources, self._prompts
         found: dict[ChangeKind, list[Registry[Any]]] = {"tools": [self._tools]}
@@ -127,7 +127,10 @@ class LazyFeatures:
         return found
 
     def is_disabled_resource(self, uri: str) -> bool:
-        """Return whether a URI has resources or templates, all of which are disabled."""
+        """Return whether a URI could be read if its resource and templates were not disabled.
+
+        The server then sends no notification that the resource was updated.
+        """
         return self._resources is not None and self._resources.is_disabled(uri)
 
     def update_features(self) -> None:
@@ -190,9 +193,9 @@ class LazyFeatures:
         completer = function_completer(handler, owner)
         prompts, resources = self._prompts, self._resources
         if prompts is not None and target in prompts.prompts.records:
-            feature, registry = prompts, prompts.prompts
+            group, registry = prompts, prompts.prompts
         elif resources is not None and target in resources.templates.records:
-            feature, registry = resources, resources.templates
+            group, registry = resources, resources.templates
         else:
             raise RegistrationError(
                 f"{owner}: no prompt and no resource template is registered under this name; "
@@ -203,14 +206,13 @@ class LazyFeatures:
             target,
             lambda entry: replace(entry, completers={**entry.completers, argument: completer}),
         )
-        feature.can_complete = True
+        group.can_complete = True
 
     async def handle(self, call: Call, context: Context) -> Struct:
         """Handle a call of any method except tools/call.
 
-        Raises RpcError if the call fails. Exceptions that the runtime must handle, such as
-        Suspended, are raised unchanged. Any other exception of the handler becomes the RpcError
-        -32603.
+        Raises the RpcError of the handler, and exceptions that the runtime must handle, such as
+        Suspended, unchanged. Any other exception of the handler becomes the RpcError -32603.
         """
         handler = self.handlers.get(call.method)
         if handler is None:
@@ -236,11 +238,12 @@ class LazyFeatures:
 
 
 class FilledParameters:
-    """Fills those parameters of handlers that clients do not see.
+    """Fills the parameters of handlers for lifespan values and dependencies.
 
-    These are the parameters for lifespan values (server/lifespan.py) and for dependencies, whose
-    values come from provider functions (server/dependencies.py).
-    in_thread: runs a `def` provider in a thread.
+    Lifespan values are yielded by functions that run as long as the server (server/lifespan.py).
+    Dependencies come from functions that are called in each call (server/dependencies.py).
+    in_thread: in_thread(function) calls a function in a thread, and returns an awaitable of its
+        result.
     """
 
     def __init__(self, in_thread: InThread) -> None:
@@ -273,11 +276,11 @@ class FilledParameters:
     def fill(self, handler: H, inline: bool, in_thread: InThread | None) -> H:
         """Return a wrapper that calls a handler with its lifespan values and dependencies.
 
-        The wrapper has only those parameters of the handler that clients see. If the handler has no
-        parameters for lifespan values and dependencies, the handler itself is returned.
+        The wrapper has the handler's other parameters: those that clients fill, and the one for the
+        Context. If there is nothing to fill, the handler itself is returned.
         inline: whether a `def` handler runs on the event loop and not in a thread.
-        in_thread: calls a function in a thread, and returns an awaitable of its result. None for
-            the threads of this server.
+        in_thread: in_thread(function) calls a function in a thread, and returns an awaitable of its
+            result. None for the threads of this server.
         """
         # If the module with Depends is not loaded, no annotation can contain Depends. Then do not
         # import it, because that takes time.

@@ -39,7 +39,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin
 
 from concertino.errors import RegistrationError
 from concertino.schema.signature import function_of, is_injected, read_signature
-from concertino.server.functions import Handler, is_async, lacks_self
+from concertino.server.functions import Handler, is_async, is_unbound_method
 
 log = logging.getLogger("concertino.lifespan")
 H = TypeVar("H", bound=Handler)
@@ -75,7 +75,7 @@ class Lifespans:
 
         Handlers get these values in parameters with these classes as annotations.
         """
-        return tuple(kind for kind, _ in self._functions if kind is not None)
+        return tuple(value_type for value_type, _ in self._functions if value_type is not None)
 
     def add(self, function: Function) -> None:
         """Add a generator function, which runs from the start of the server to its end.
@@ -98,23 +98,23 @@ class Lifespans:
             raise RegistrationError(f"{name}(): a lifespan function takes no parameters")
         # Of AsyncGenerator[Database, None], for example, only the first argument is yielded.
         arguments = get_args(signature.returns)
-        kind = arguments[0] if arguments else None
-        if arguments and kind in (None, type(None)):
-            kind = None
-        elif get_origin(signature.returns) not in _YIELDS or not isinstance(kind, type):
+        value_type = arguments[0] if arguments else None
+        if arguments and value_type in (None, type(None)):
+            value_type = None
+        elif get_origin(signature.returns) not in _YIELDS or not isinstance(value_type, type):
             raise RegistrationError(
                 f"{name}(): annotate the class it yields, as in `-> AsyncIterator[Database]`; "
                 f"AsyncIterator[None] for none"
             )
-        if kind in self.classes:
+        if value_type in self.classes:
             raise RegistrationError(
-                f"{name}(): another lifespan function already provides {kind.__name__}"
+                f"{name}(): another lifespan function already provides {value_type.__name__}"
             )
         if self._task is not None:
             raise RegistrationError(
                 f"{name}(): the server has started; register lifespan functions before"
             )
-        self._functions.append((kind, function))
+        self._functions.append((value_type, function))
 
     def fill(self, handler: H, skip: Collection[str] = ()) -> H:
         """Return a wrapper of a handler that passes the lifespan values in each call.
@@ -128,32 +128,35 @@ class Lifespans:
         classes = self.classes
         # For a handler that cannot be called, the caller raises a better error when it registers
         # the handler afterwards.
-        if not classes or not callable(handler) or lacks_self(handler):
+        if not classes or not callable(handler) or is_unbound_method(handler):
             return handler
         filled: dict[str, type] = {
             parameter.name: next(
-                kind for kind in classes if is_injected(parameter.annotation, (kind,))
+                value_type
+                for value_type in classes
+                if is_injected(parameter.annotation, (value_type,))
             )
             for parameter in read_signature(handler, classes).parameters
             if parameter.injected and parameter.name not in skip
         }
-        return _make_wrapper(handler, filled, self._value) if filled else handler
+        return _make_wrapper(handler, filled, self._get_value) if filled else handler
 
-    def _value(self, kind: type) -> Any:
+    def _get_value(self, value_type: type) -> Any:
         """Return the lifespan value of a class.
 
         Raises RuntimeError before open(), after close(), and if a lifespan function has failed.
         """
         try:
-            return self.values[kind]
+            return self.values[value_type]
         except KeyError:
             if self._failure is not None:
                 reason = f"{type(self._failure).__name__}: {self._failure}"
                 raise RuntimeError(
-                    f"there is no {kind.__name__} any more: its lifespan function ended: {reason}"
+                    f"there is no {value_type.__name__} any more: its lifespan function ended: "
+                    f"{reason}"
                 ) from None
             raise RuntimeError(
-                f"there is no {kind.__name__} yet: the server was not started, or has ended"
+                f"there is no {value_type.__name__} yet: the server was not started, or has ended"
             ) from None
 
     async def open(self) -> None:
@@ -208,12 +211,12 @@ class Lifespans:
         values: dict[type, Any] = {}
         failures: list[BaseException] = []
         try:
-            for kind, function in self._functions:
+            for value_type, function in self._functions:
                 manager = async_manager(function())
                 value = await manager.__aenter__()
                 entered.append(manager)
-                if kind is not None:
-                    values[kind] = value
+                if value_type is not None:
+                    values[value_type] = value
             self.values = values
             opened.set_result(None)
             await self._closing.wait()
@@ -229,16 +232,19 @@ class Lifespans:
                 failures.append(exc)
         self.values = {}
         if failures:
-            self._report(failures, opened)
+            self._pass_on_failures(failures, opened)
 
-    def _report(self, failures: list[BaseException], opened: asyncio.Future[None]) -> None:
-        """Raise the exception that has ended the functions, and log their other exceptions.
+    def _pass_on_failures(
+        self, failures: list[BaseException], opened: asyncio.Future[None]
+    ) -> None:
+        """Pass on the exception that has ended the functions, and log their other exceptions.
 
-        If open() still waits, open() raises the exception, and this method does not.
+        If open() still waits, it raises the exception. Otherwise this method raises it, for close()
+        and for the lifespan task.
         failures: the exceptions of the functions, in the order in which they were raised.
         opened: the future for which open() waits.
         """
-        # Whether the functions had to end, because close() was called or open() was cancelled.
+        # Whether the server has ended the functions: close() was called, or open() was cancelled.
         is_requested = self._closing.is_set() or opened.cancelled()
         failure = failures[0] if is_requested else _cause_of_end(failures)
         for other in failures:
@@ -274,12 +280,12 @@ def _cause_of_end(failures: list[BaseException]) -> BaseException:
     return error
 
 
-def _make_wrapper(handler: Any, filled: dict[str, type], value: Callable[[type], Any]) -> Any:
+def _make_wrapper(handler: Any, filled: dict[str, type], get_value: Callable[[type], Any]) -> Any:
     """Return a wrapper of a handler that adds the lifespan values to its arguments.
 
     handler: any callable.
     filled: the parameters for lifespan values: name -> class.
-    value: a function that returns the lifespan value of a class. The wrapper calls it in each call.
+    get_value: returns the lifespan value of a class. The wrapper calls it in each call.
     Raises RegistrationError if a parameter for a lifespan value is positional-only.
     """
     signature = inspect.signature(handler)
@@ -300,10 +306,11 @@ def _make_wrapper(handler: Any, filled: dict[str, type], value: Callable[[type],
 
     def call(*args: Any, **kwargs: Any) -> Any:
         # Pass the arguments by name, because a parameter for a lifespan value may stand between the
-        # others. Only those for positional-only parameters must be passed by position.
+        # others. Only those for positional-only parameters must be passed by position. There may be
+        # fewer arguments than names, because the handler may have defaults.
         kwargs.update(zip(names, args[positional_only:], strict=False))
-        for name, kind in filled.items():
-            kwargs[name] = value(kind)
+        for name, value_type in filled.items():
+            kwargs[name] = get_value(value_type)
         return handler(*args[:positional_only], **kwargs)
 
     async def call_async(*args: Any, **kwargs: Any) -> Any:

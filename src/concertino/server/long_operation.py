@@ -48,18 +48,23 @@ class LongOperation:
     initial_message: the text of the status until the handler reports progress with another text.
     estimated_time: the expected duration, as a text that people read; None if it is not known.
 
-    Attributes:
-    id: the handle by which clients ask for the operation, its `operationId`.
+    Attributes that run() and the handler's thread change:
     state: "in_progress" until the operation ends, then its final state.
     message: the last text that the handler has reported with its progress; initial_message before.
     last_progress: the last (progress, total) that the handler has reported; None before.
     waits: the futures for which the handler's thread waits in context.wait(). end() cancels them.
-    context: the Context for the handler. It stays usable when the call has ended.
-    task: the task that runs the handler. Operations sets it.
     outcome: the result of the handler and its size; None until the handler has returned or raised.
-    ended_at: the time at which the task has ended, by the clock of Operations; None before.
     listeners: the contexts of the calls that wait for the end. They get the progress of the
         operation. Each change replaces the whole tuple, because other threads read it.
+
+    Attributes that Operations changes:
+    task: the task that runs the handler; does not exist before the operation begins.
+    context: the Context for the handler. It stays usable when the call has ended. Operations
+        deletes it at the end of the task, to free the memory of the request.
+    ended_at: the time at which the task has ended, by the clock of Operations; None before.
+
+    Constant:
+    id: the handle by which clients ask for the operation, its `operationId`.
     """
 
     def __init__(

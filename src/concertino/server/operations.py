@@ -41,7 +41,7 @@ from concertino.server.functions import (
     call_handler,
     describe_missing_object,
     is_async,
-    lacks_self,
+    is_unbound_method,
 )
 from concertino.server.long_operation import LongOperation, Work
 from concertino.server.options import (
@@ -120,6 +120,8 @@ class Operations:
         self._clock = clock
         # Handle -> operation. Among those that have ended, the one that ended first comes first.
         self._operations: dict[str, LongOperation] = {}
+        # Replaced by new threads at each start of the server, which ends them. (A Threads without
+        # jobs has no threads.)
         self._threads = Threads(at_most)
         server.lifespan(self._lifespan)
         server.add_tool(self._get, name="get_operation", read_only=True)
@@ -150,15 +152,15 @@ class Operations:
 
         If the function returns within answer_after_s seconds, the client gets its result.
         Otherwise the function continues to run, and the client gets a status that contains an
-        operationId. With this id, it calls the tool get_operation to get the result later.
+        operationId. The client passes this id to the tool get_operation to get the result later.
 
         The function may be anything that Server.tool accepts, including generators, but:
 
         - The tool has no output schema, because it returns either the result or a status. The
           function's result is nevertheless checked against its annotation.
         - The options input_schema and output_schema are not accepted.
-        - After the call was answered, progress that the function reports is sent only to the calls
-          of get_operation that wait for the operation at that time.
+        - After the call was answered, progress that the function reports goes only to clients whose
+          call of get_operation waits at that time.
         - The function cannot ask the client anything. Let another tool do that before the operation
           starts.
 
@@ -194,16 +196,12 @@ class Operations:
         answer_after_s: how many seconds a call waits for the result before it returns the status.
         options: the other options of the tool, such as `title`.
         Raises RegistrationError for an invalid function or option.
-
-        For each call of the tool, the server calls `start` below and not the function. `start`
-        begins an operation, whose task calls the function. Then it waits for the result for
-        answer_after_s seconds.
         """
         author_function, options = handler, options.copy()
         name = str(options.pop("name", None) or getattr(handler, "__name__", ""))
         inline = options.pop("inline", False)
         has_schema = "input_schema" in options or "output_schema" in options
-        if callable(handler) and lacks_self(handler):
+        if callable(handler) and is_unbound_method(handler):
             raise RegistrationError(f"{name}: {describe_missing_object(handler)}")
         if not callable(handler) or has_schema:
             raise RegistrationError(
@@ -223,6 +221,8 @@ class Operations:
         run = self._make_run(handler, inline, shape)
         signature, context_name = _signature_with_context(handler)
 
+        # The server calls this function for each call of the tool. It begins an operation, whose
+        # task calls the handler. Then it waits for the result for answer_after_s seconds.
         async def start(*args: Any, **kwargs: Any) -> CallToolResult:
             bound = signature.bind(*args, **kwargs)
             context: Context = bound.arguments[context_name or CONTEXT_PARAMETER]
@@ -246,6 +246,7 @@ class Operations:
                 self._operations.pop(operation.id, None)
             return self._read_result(operation)
 
+        # add_tool() reads the name, description and parameters of the tool from these attributes.
         start.__name__ = start.__qualname__ = name
         start.__doc__ = handler.__doc__
         start.__annotations__ = {

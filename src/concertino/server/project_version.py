@@ -19,9 +19,8 @@ def project_version(file: str) -> str:
     """Return the version of the project of a Python file; "" if none is found. Raises nothing.
 
     An installed module has the version of the distribution with the same name. Any other file has
-    the version in the pyproject.toml in the directory from which the file is imported. That is the
-    directory that contains the file or, if the file is part of a package, the top-level package. If
-    this directory is named `src`, the pyproject.toml may also be in its parent.
+    the version in the pyproject.toml of its import root: the directory that contains the module, or
+    its top-level package. If this directory is named `src`, the parent may have the pyproject.toml.
     """
     root, name = find_root(file)
     try:

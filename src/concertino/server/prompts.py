@@ -71,7 +71,8 @@ class RegisteredPrompt(Struct, frozen=True):
 class Prompts:
     """The prompts of a server.
 
-    in_thread: runs a `def` handler in a thread.
+    in_thread: in_thread(function) calls a function in a thread, and returns an awaitable of its
+        result.
     page_size: how many items one page of the list has.
     hints: how long clients may cache the list.
     switches: the last call of enable() or disable() for each tag.
@@ -107,14 +108,15 @@ class Prompts:
         self,
         handler: Handler,
         options: PromptOptions,
-        function: Handler,
+        author_function: Handler,
     ) -> None:
         """Register a prompt.
 
-        handler: the function that makes the messages, perhaps a wrapper of `function`. It has only
-            the parameters that clients fill, and none for lifespan values and dependencies.
+        handler: the function that makes the messages: author_function, or a wrapper that fills the
+            parameters for lifespan values and dependencies, and has only the other parameters.
         options: the options of the decorator `@server.prompt`, such as `title`.
-        function: the function that the author has passed.
+        author_function: the function that the author has passed. disable() selects the prompt by
+            it.
         Raises RegistrationError for an invalid function or option.
         """
         name = options.get("name")
@@ -144,7 +146,7 @@ class Prompts:
         prompt = check_against_schema(prompt, owner)
         completers = type_completers(arguments)
         entry = RegisteredPrompt(prompt, call, arguments, completers)
-        self.prompts.add(name, entry, function, access)
+        self.prompts.add(name, entry, author_function, access)
         self.can_complete = self.can_complete or bool(completers)
 
     async def list(self, call: Call, context: Context) -> ListPromptsResult:

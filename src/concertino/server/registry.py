@@ -113,10 +113,10 @@ class TagSwitches:
         self._lock = threading.Lock()
 
     def set(self, tags: Iterable[str], enabled: bool) -> Switch:
-        """Enable or disable all entries with one of the tags, and return the new Switch.
+        """Record that entries with one of the tags are enabled or disabled from now on.
 
-        The change takes effect when the caller has passed the Switch to Registry.switch() of each
-        registry.
+        Returns the new Switch. The caller must pass it to Registry.switch() of each registry;
+        only then are the entries that are registered already shown or hidden.
         """
         with self._lock:
             self._count += 1
@@ -126,7 +126,7 @@ class TagSwitches:
 
 
 class Record(Struct, Generic[E], frozen=True):
-    """What a registry knows about an entry.
+    """One entry of a registry, with its number, its function and who may use it.
 
     number: the number of the entry. Entries that were added later have higher numbers.
     function: the function that the author has passed; None for a resource with fixed content.
@@ -229,8 +229,9 @@ class Registry(Generic[E]):
         return record.entry
 
     def switch(self, names: Iterable[str], switch: Switch) -> bool:
-        """Enable or disable the entries with these names, and all entries with switched tags.
+        """Enable or disable the entries with these names.
 
+        Also applies the tags that TagSwitches.set() has just switched.
         names: the names of the entries. Unknown names are ignored.
         switch: the new Switch, which TagSwitches.set() has returned.
         Returns whether the set of enabled entries has changed.

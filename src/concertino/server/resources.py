@@ -105,7 +105,8 @@ class RegisteredTemplate(Struct, frozen=True):
 class Resources:
     """The resources of a server.
 
-    in_thread: runs a function in a thread: a `def` handler, or a function that reads a file.
+    in_thread: in_thread(function) calls a function in a thread, and returns an awaitable of its
+        result. It runs `def` handlers, and reads files.
     page_size: how many items one page of a list has.
     hints: how long clients may cache the lists, and also the content of resources without the
         options `ttl_s` and `cache_scope`.
@@ -161,18 +162,19 @@ class Resources:
         blob: bytes | None,
         path: str | PathLike[str] | None,
         options: ResourceOptions,
-        function: Handler | None,
+        author_function: Handler | None,
     ) -> None:
         """Register a resource or a template.
 
         Exactly one of handler, text, blob and path must not be None.
         uri: an absolute URI. With a handler, it may also be a template.
-        handler: the function that returns the content, perhaps a wrapper of `function`. It has only
-            the parameters that clients fill, and none for lifespan values and dependencies.
+        handler: the function that returns the content: author_function, or a wrapper that fills the
+            parameters for lifespan values and dependencies, and has only the other parameters.
         text, blob: the content itself.
         path: the file that contains the content.
         options: the options of the decorator `@server.resource`, such as `mime_type`.
-        function: the function that the author has passed; None without a handler.
+        author_function: the function that the author has passed, by which disable() selects the
+            resource; None without a handler.
         Raises RegistrationError for an invalid argument, and if the URI or template is already
         registered.
         """
@@ -190,7 +192,7 @@ class Resources:
                     f"{owner}: a template needs a function that returns the content of each URI"
                 )
             entry = self._make_template(uri, owner, handler, options, access)
-            self.templates.add(uri, entry, function, access)
+            self.templates.add(uri, entry, author_function, access)
             self.can_complete = self.can_complete or bool(entry.completers)
             return
         if _URI.fullmatch(uri) is None:
@@ -199,7 +201,7 @@ class Resources:
                 f"percent-encoded"
             )
         resource = self._make_resource(uri, owner, handler, text, blob, path, options, access)
-        self.resources.add(uri, resource, function, access)
+        self.resources.add(uri, resource, author_function, access)
 
     def _make_resource(
         self,

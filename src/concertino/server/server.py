@@ -140,12 +140,12 @@ class Server(ServerBackend):
         is_int = isinstance(page_size, int)  # pyright: ignore[reportUnnecessaryIsInstance]
         if not is_int or page_size < 1:
             raise ValueError(f"page_size: expected a positive number of items, got {page_size!r}")
+        # An author who passes this version gets the same lookup as one who passes none.
         if version == NO_VERSION:
             version = default_version()
         info = check_setting(Implementation(name, version, title, description, website_url, icons))
         settings = check_setting(ServerSettings(instructions, experimental, extensions))
         hints = cache_hints(ttl_s, cache_scope)
-
         features = ServerFeatures(
             info,
             instructions=instructions,
@@ -209,10 +209,11 @@ class Server(ServerBackend):
         """
         values = cast("dict[str, Any]", options)
         name = str(options.get("name") or getattr(handler, "__name__", ""))
+        # These two remove options from `values`; make_tool() gets the rest.
         access = take_access(values, f"tool {name!r}")
+        guards = take_guards(values)
         if self.envelope:
             values.setdefault("envelope", True)
-        guards = take_guards(values)
         tool = make_tool(
             self.fill(handler, inline=bool(values.get("inline"))),
             cast("ToolSettings", values),
@@ -225,9 +226,9 @@ class Server(ServerBackend):
         tool.param_headers = read_param_headers(tool.tool)
         # These imports take time, and few tools have guards.
         if guards:
-            from concertino.server.tool_guards import guard
+            from concertino.server.tool_guards import add_guard
 
-            tool = guard(self, self._registered_tools, tool, cast("ToolGuards", guards))
+            tool = add_guard(self, self._registered_tools, tool, cast("ToolGuards", guards))
         if access.is_limited:
             from concertino.server.access import LimitedTool
 
@@ -588,7 +589,7 @@ class Server(ServerBackend):
 def _report_unserved_script() -> None:
     """Report that the script has made a server and never served it. Called when the process ends.
 
-    Whatever serves a backend imports runtime/host.py. If it was imported, nothing is reported.
+    Code that serves a backend imports runtime/host.py. If it was imported, nothing is reported.
     """
     if "concertino.runtime.host" not in sys.modules:
         from concertino.server.unserved import report_unserved_script

@@ -33,6 +33,8 @@ T = TypeVar("T")
 MAX_TTL_S = 31_536_000
 # The version of a server whose project has none.
 NO_VERSION = "0.0.0"
+# The exceptions of _round_trip() for a value that has no JSON form, or another type than declared.
+_ROUND_TRIP_ERRORS = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 def default_version() -> str:
@@ -123,11 +125,12 @@ def check_options(options: T, declaration: type, owner: str) -> T:
 def take_access(options: Mapping[str, Any], owner: str) -> Access:
     """Remove the options `tags`, `visible` and `scopes` from a dict, and return them as an Access.
 
-    options: the options of a tool, prompt or resource: name -> value.
+    options: the options of a tool, prompt or resource: name -> value. This dict is changed.
     owner: the name of the tool, prompt or resource for error messages.
     Raises RegistrationError for an invalid value.
     """
-    # Few features have these options. Without them, server/access.py need not be imported.
+    # Few tools, prompts and resources have these options. Without them, server/access.py need not
+    # be imported.
     if options.keys().isdisjoint(("tags", "visible", "scopes")):
         return OPEN_ACCESS
     from concertino.server.access import read_access
@@ -177,12 +180,13 @@ def _all_options(declaration: type) -> list[str]:
     """
     from concertino.server.options import DECLARATIONS
 
-    # `rate_limit`, `tags` and some others are declared in further TypedDicts. `whole` has all.
+    # For tools, prompts and resources each: one TypedDict with all options, and those that it
+    # consists of, of which `declaration` is the first.
     return [
         name
-        for whole, parts in DECLARATIONS.values()
+        for all_options, parts in DECLARATIONS.values()
         if parts[0] is declaration
-        for name in whole.__annotations__
+        for name in all_options.__annotations__
     ]
 
 
@@ -267,10 +271,6 @@ def _check_extensions(extensions: Mapping[str, Any] | None) -> None:
         prefix, _, name = key.rpartition("/")
         if not re.fullmatch(_NAME, name) or not re.fullmatch(_PREFIX, prefix):
             raise ValueError(f"extensions: expected names like 'com.example/name', got {key!r}")
-
-
-# The exceptions of _round_trip() for a value that has no JSON form, or another type than declared.
-_ROUND_TRIP_ERRORS = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 def _round_trip(value: Any, kind: Any) -> Any:

@@ -44,7 +44,8 @@ def collect_chunks(handler: Handler, in_thread: InThread | None) -> Run:
     cancelled, run() closes an `async def` generator at once. A `def` generator cannot be
     interrupted, so run() closes it after its next chunk.
     handler: the generator function.
-    in_thread: runs a `def` in a thread; None to run it on the event loop.
+    in_thread: in_thread(function) calls a function in a thread, and returns an awaitable of its
+        result; None to run a `def` on the event loop.
     """
 
     async def run(context: Context, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -69,9 +70,9 @@ def collect_chunks(handler: Handler, in_thread: InThread | None) -> Run:
 
 
 def bind_with_context(bind: Bind) -> Bind:
-    """Return a function that converts the arguments of a call to the arguments of run().
+    """Return a function that converts the arguments of a call to those of collect_chunks()'s run().
 
-    run() is a function that collect_chunks() has returned.
+    The returned function wraps the result of bind() as ((context, args, kwargs), {}).
     bind: converts the arguments of a call to the arguments of the generator function.
     """
 

@@ -45,15 +45,18 @@ class StringArguments:
         self.takes_context = bool(decoder.injected)
         self._definitions: dict[str, Any] = decoder.schema.get("$defs", {})
         self.schemas: dict[str, dict[str, Any]] = decoder.schema.get("properties", {})
+        # Logs likely mistakes. Without annotations all parameters are strings, which is right here.
         check_handler(handler, descriptions, self.schemas)
         self.required = frozenset[str](decoder.schema.get("required", ()))
         # How the string for each parameter is converted:
         # - "text": not at all,
         # - "number": by the decoder, which accepts numbers and booleans as strings,
         # - "json": by decoding it as JSON.
-        self._kinds = {name: self._kind(schema) for name, schema in self.schemas.items()}
-        # Parameter -> (string -> the choice that it stands for), for choices that are no strings,
-        # such as the 1 of Literal[1, "a"]. bind() looks here first.
+        self._conversions = {
+            name: self._find_conversion(schema) for name, schema in self.schemas.items()
+        }
+        # For choices that are no strings, such as the 1 of Literal[1, "a"]: the parameter -> the
+        # strings for its choices, such as {"1": 1}. bind() looks here first.
         self._spellings = {name: self._find_spellings(s) for name, s in self.schemas.items()}
 
     def bind(self, values: Mapping[str, Any], context: Context) -> Bound:
@@ -66,14 +69,14 @@ class StringArguments:
         """
         arguments: dict[str, Any] = {}
         for name, value in values.items():
-            kind = self._kinds.get(name, "text")
+            conversion = self._conversions.get(name, "text")
             # Clients send an empty string for a field that the user has left empty.
-            if value == "" and kind != "text" and name not in self.required:
+            if value == "" and conversion != "text" and name not in self.required:
                 continue
             if isinstance(value, str):
                 value = self._spellings.get(name, {}).get(value, value)
             # The value is no longer a str if it is the spelling of a choice.
-            if kind == "json" and isinstance(value, str):
+            if conversion == "json" and isinstance(value, str):
                 value = _parse_json(value)
             arguments[name] = value
         return self._bind(encode(arguments), context)
@@ -81,7 +84,7 @@ class StringArguments:
     def takes_only_text(self, name: str) -> bool:
         """Return whether the parameter with this name accepts neither a list nor a dict."""
         types = self._types(self.schemas[name])
-        return self._kinds[name] != "json" and types.isdisjoint(("any", "array", "object"))
+        return self._conversions[name] != "json" and types.isdisjoint(("any", "array", "object"))
 
     def choices(self, name: str) -> list[str]:
         """Return all strings that a parameter accepts if its type is a Literal, an Enum or bool.
@@ -120,7 +123,7 @@ class StringArguments:
         }
         return {text: raw for text, raw in spellings.items() if text not in members}
 
-    def _kind(self, schema: dict[str, Any]) -> str:
+    def _find_conversion(self, schema: dict[str, Any]) -> str:
         """Return how strings are converted for a schema: "text", "number" or "json"."""
         types = self._types(schema)
         if types & {"any", "string"}:
@@ -139,8 +142,8 @@ class StringArguments:
         if "type" in schema:
             types = schema["type"]
             return {types} if isinstance(types, str) else set(types)
-        # An enumeration without strings needs no type. "enum" is none of the types that _kind()
-        # looks for, so its values are decoded as JSON.
+        # An enumeration without strings needs no type. "enum" is none of the types that
+        # _find_conversion() looks for, so its values are decoded as JSON.
         return {"enum"} if "enum" in schema or "const" in schema else {"any"}
 
     def _resolve(self, schema: dict[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,14 @@ from concertino.types.results import CallToolResult, error_result
 MAX_ERROR_CHARACTERS = 1000
 # The text is cut to this many characters before it is searched for secrets.
 MAX_REDACTED_CHARACTERS = 65536
+# The exceptions that the runtime handles; see find_passthrough().
+PASSTHROUGH = (
+    Suspended,
+    MissingCapability,
+    InvalidClientResponse,
+    InsufficientScope,
+    ResultDropped,
+)
 
 
 def tool_error_result(error: Exception) -> CallToolResult:
@@ -90,15 +98,6 @@ def find_passthrough(error: BaseException) -> BaseException | None:
     return None
 
 
-PASSTHROUGH = (
-    Suspended,
-    MissingCapability,
-    InvalidClientResponse,
-    InsufficientScope,
-    ResultDropped,
-)
-
-
 def describe_exception(error: BaseException) -> str:
     """Return an exception as `TypeName: text` for the client, shortened and without secrets."""
     # Both imports are here because they take time, and few servers need them at their start.
@@ -116,6 +115,8 @@ def describe_exception(error: BaseException) -> str:
 
 def describe_violation(violation: SchemaViolation) -> str:
     """Return a sentence for the client about an invalid argument."""
+    # This is the message of schema/violations.py. Clients of the Orchestre system expect the text
+    # below.
     if violation.message == "required, but missing":
         return f"Missing required field: {violation.path}"
     return str(violation)

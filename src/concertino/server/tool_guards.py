@@ -1,7 +1,7 @@
 """Guards around single tools: `@server.tool(rate_limit="10/60", timeout_s=5)`.
 
-guard() makes the Guard (package guards) that these options describe. server.py imports this module
-when the first tool with such an option is registered.
+add_guard() makes the Guard (package guards) that these options describe. server.py imports this
+module when the first tool with such an option is registered.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ToolServer(Backend, Protocol):
         ...
 
 
-def guard(
+def add_guard(
     server: ToolServer,
     tools: Tools,
     tool: RegisteredTool,
@@ -71,6 +71,7 @@ def guard(
     except ValueError as exc:
         raise RegistrationError(f"{tool.tool.name}: {exc}") from None
     guarded = replace(tool, guard=tool_guard)
+    # Only now, because this function needs the tool with its Guard, and the Guard needs `inner`.
     inner.handle_tool = tools.make_handle(guarded, server.handle)
     return guarded
 
@@ -78,8 +79,7 @@ def guard(
 class _Unguarded(BackendWrapper):
     """The Backend inside the guard of one tool: calls the tool without the guard."""
 
-    # guard() sets this function after it has made the Guard, because the function needs the tool
-    # with its Guard.
+    # Calls the tool; add_guard() sets it.
     handle_tool: Handle
 
     def operation_handler(self, method: str, name: str) -> Handle:
@@ -98,6 +98,7 @@ def _oversize_store(server: ToolServer, tools: Tools) -> OversizeStore:
     if tools.oversize is None:
         store = tools.oversize = OversizeStore()
 
+        # Clients see the docstring as the description of the template.
         def read_result(id: str) -> list[ResourceContents]:
             """A result that was too large to be sent as one."""
             return store.read(f"{URI}{id}").contents

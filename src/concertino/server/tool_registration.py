@@ -35,12 +35,13 @@ from concertino.server.functions import (
     describe_missing_object,
     handler_doc,
     is_async,
-    lacks_self,
+    is_unbound_method,
+    unchanged,
 )
 from concertino.server.registry import Access
 from concertino.server.settings import add_tags, check_options, check_setting
 from concertino.server.tools import RegisteredTool
-from concertino.types.results import CallToolResult, Tool, ToolAnnotations
+from concertino.types.results import Tool, ToolAnnotations
 
 if TYPE_CHECKING:
     from concertino.backend.call_hooks import ParamHeaders
@@ -68,7 +69,8 @@ def make_tool(
     access: the options `tags`, `visible` and `scopes`. Only the tags are used, for `_meta`.
     coerce: whether to accept strings for other types, such as "1" for an int.
     version: the server's version, which results contain if the tool has the option `envelope`.
-    in_thread: runs a `def` handler in a thread.
+    in_thread: in_thread(function) calls a function in a thread, and returns an awaitable of its
+        result.
     report_missing_types: a function that is called with a handler whose parameters all lack
         annotations.
     Raises RegistrationError for an invalid handler or option.
@@ -77,7 +79,7 @@ def make_tool(
         hint = f"; write name={handler!r}" if isinstance(handler, str) else ""
         raise RegistrationError(f"tool: expected a function, got {handler!r}{hint}")
     options, name = _check_tool_options(handler, options)
-    if lacks_self(handler):
+    if is_unbound_method(handler):
         mistake = describe_missing_object(handler, "server.add_tool(object.{})")
         raise RegistrationError(f"{name}: {mistake}")
 
@@ -123,9 +125,11 @@ def make_tool(
         # Such a handler converts its return value itself, before it closes its dependencies.
         # Only the check of a large result comes after that: it need not keep them open.
         finishing = handler.finishing(shaper.encode)
-        unchanged = ResultShaper(None, _return_unchanged, check_parts=shaper.check_parts)
+        # Its call() is an `async def`, also if the author's function is a `def`.
+        # None: no output schema, which `tool` has already.
+        no_shaper = ResultShaper(None, unchanged, check_parts=shaper.check_parts)
         return RegisteredTool(
-            tool, finishing, is_async=True, inline=False, bind=bind, shaper=unchanged
+            tool, finishing, is_async=True, inline=False, bind=bind, shaper=no_shaper
         )
     return RegisteredTool(
         tool, handler, is_async=is_async(handler), inline=inline, bind=bind, shaper=shaper
@@ -136,7 +140,8 @@ def read_param_headers(tool: Tool) -> ParamHeaders:
     """Return which arguments of a tool clients repeat in HTTP headers `Mcp-Param-...`.
 
     The input schema marks these arguments with `x-mcp-header`.
-    Returns the path of each argument -> the part of the header's name after `Mcp-Param-`.
+    An example is {("user", "region"): "Region"}: clients repeat the member `region` of the argument
+    `user` in the header `Mcp-Param-Region`.
     Raises RegistrationError for an `x-mcp-header` that clients of MCP 2026-07-28 would refuse.
     """
     # Few schemas have the annotation, and this test is faster than a walk through the schema.
@@ -148,11 +153,6 @@ def read_param_headers(tool: Tool) -> ParamHeaders:
         return read_annotations(tool.input_schema)
     except InvalidAnnotation as exc:
         raise RegistrationError(f"{tool.name}: input schema: {exc}") from None
-
-
-def _return_unchanged(result: CallToolResult) -> CallToolResult:
-    """Return a result unchanged. Used if the handler itself has converted its value to a result."""
-    return result
 
 
 def _check_tool_options(handler: Handler, options: ToolSettings) -> tuple[ToolSettings, str]:

@@ -77,10 +77,11 @@ class RegisteredTool(Struct):
     shaper: converts the handler's return values to results.
     guard: a Backend that handles the calls of this tool: it applies the tool's own limits, such as
         `rate_limit` and `scopes`, and then calls the handler. None if the tool has no such limits.
-    removed: whether the tool was removed from the server, or is disabled. This is the only field
+    is_inactive: whether the tool was removed from the server, or is disabled. This is the only
+    field
         that changes after the registration.
-    param_headers: the arguments that clients repeat in HTTP headers `Mcp-Param-...`: the path of
-        the argument -> the part of the header's name after `Mcp-Param-`.
+    param_headers: the arguments that clients repeat in HTTP headers, such as
+        {("user", "region"): "Region"} for the header `Mcp-Param-Region`.
     """
 
     tool: Tool
@@ -90,7 +91,7 @@ class RegisteredTool(Struct):
     bind: Callable[[Raw | bytes, object], Bound]
     shaper: ResultShaper
     guard: Backend | None = None
-    removed: bool = False
+    is_inactive: bool = False
     param_headers: ParamHeaders = {}
 
 
@@ -102,7 +103,8 @@ class Tools(Registry[RegisteredTool]):
     argument_errors: the response to a call with invalid arguments: "result" for a tool result with
         isError, "protocol" for the JSON-RPC error -32602.
     switches: the last call of enable() or disable() for each tag.
-    in_thread: runs a `def` handler in a thread.
+    in_thread: in_thread(function) calls a function in a thread, and returns an awaitable of its
+        result.
     log: the server's logger.
 
     Attribute:
@@ -138,13 +140,13 @@ class Tools(Registry[RegisteredTool]):
 
     def remove(self, name: str) -> RegisteredTool:
         entry = super().remove(name)
-        entry.removed = True
+        entry.is_inactive = True
         return entry
 
     def switch(self, names: Iterable[str], switch: Switch) -> bool:
         has_changed = super().switch(names, switch)
         for name, record in self.records.items():
-            record.entry.removed = name not in self.entries
+            record.entry.is_inactive = name not in self.entries
         return has_changed
 
     def report_missing_types(self, handler: Handler) -> None:
@@ -237,6 +239,8 @@ class Tools(Registry[RegisteredTool]):
                 from concertino.runtime.result_turns import convert_in_turn
 
                 return await convert_in_turn(value, tool.shaper)
+            # encode() leaves out the check of a large result, which finish_conversion() does in
+            # parts; shape() does both.
             result = tool.shaper.encode(value)
             content = result.structured_content
             if type(content) is Raw and len(content) >= LARGE_CONTENT:
@@ -249,7 +253,7 @@ class Tools(Registry[RegisteredTool]):
 
             # Tells the guards around the whole server not to count this call against a rate limit.
             record_refused_arguments()
-            return self._refuse_arguments(call, exc)
+            return self._refuse_call(call, exc)
         except NotAwaited as exc:
             return error_result(f"{tool.tool.name}(){handler_location(tool.handler)} {exc}")
         except ToolError as exc:
@@ -278,7 +282,7 @@ class Tools(Registry[RegisteredTool]):
         self._log.error("tool %s failed", tool.tool.name, exc_info=exc_info_for_users(exc))
         return error_result(describe_exception(exc))
 
-    def _refuse_arguments(self, call: Call, exc: InvalidArguments) -> CallToolResult:
+    def _refuse_call(self, call: Call, exc: InvalidArguments) -> CallToolResult:
         """Return the result with isError for a call with invalid arguments, or raise an RpcError.
 
         exc: the exception of tool.bind().
@@ -298,14 +302,14 @@ class Tools(Registry[RegisteredTool]):
         from concertino.backend.call_hooks import ArgumentsRefused
 
         def handle(call: Call, context: Context) -> Work:
-            if tool.removed:
+            if tool.is_inactive:
                 # Check the arguments for another tool that may have the name now.
                 self.check_arguments(tool.tool.name, call, context)
                 return handle_any(call, context)
             try:
                 bound = tool.bind(call.params.get("arguments", NO_ARGUMENTS), context)
             except InvalidArguments as exc:
-                raise ArgumentsRefused(self._refuse_arguments(call, exc)) from None
+                raise ArgumentsRefused(self._refuse_call(call, exc)) from None
             except Exception:
                 # A class of the author, the type of a parameter, has raised in its constructor.
                 # call() will call bind() again, and log the exception.
@@ -318,7 +322,7 @@ class Tools(Registry[RegisteredTool]):
         """Raise ArgumentsRefused or RpcError if the arguments of a call of a tool are invalid.
 
         Does nothing for an unknown tool.
-        name: the name of the tool.
+        name: the name of the tool, which the caller has decoded from `call` already.
         context: the context of the call.
         """
         from concertino.backend.call_hooks import ArgumentsRefused
@@ -328,7 +332,7 @@ class Tools(Registry[RegisteredTool]):
             if tool is not None:
                 tool.bind(call.params.get("arguments", NO_ARGUMENTS), context)
         except InvalidArguments as exc:
-            raise ArgumentsRefused(self._refuse_arguments(call, exc)) from None
+            raise ArgumentsRefused(self._refuse_call(call, exc)) from None
         except Exception:
             # A class of the author, the type of a parameter, has raised in its constructor. It will
             # raise again when the tool is called, and the exception is logged then.

@@ -39,13 +39,13 @@ def report_unserved_script(server_class: type) -> None:
 
     main = vars(sys.modules["__main__"])
     names = [name for name, value in main.items() if isinstance(value, server_class)]
-    is_served = any(word in source for word in SERVES)
+    has_serving_call = any(word in source for word in SERVES)
     text, advice = "", ""
-    if names and not is_served:
+    if names and not has_serving_call:
         text = f"{path.name} has made a server and ended without serving it: nothing calls run()"
         advice = f'Add at its end:\n\nif __name__ == "__main__":\n    {names[0]}.run()'
     elif not names:
-        text, advice = _describe_server_in_function(path, is_served=is_served)
+        text, advice = _describe_server_in_function(path, has_serving_call=has_serving_call)
     if not text:
         # A SystemExit may have ended the script. Python has printed its text and does not store it.
         # Do not wait for a request, because this script may not be used as a server.
@@ -58,11 +58,11 @@ def report_unserved_script(server_class: type) -> None:
     refuse_script_client(text)
 
 
-def _describe_server_in_function(path: Path, *, is_served: bool) -> tuple[str, str]:
+def _describe_server_in_function(path: Path, *, has_serving_call: bool) -> tuple[str, str]:
     """Return an error text and advice if a function of the script makes the server.
 
     Returns ("", "") if no function makes a server, or if the script may have served it.
-    is_served: whether the script contains a call that serves, such as run().
+    has_serving_call: whether the script contains a call that serves, such as run().
     """
     from concertino.backend.server_source import server_in_function, uncalled_function
 
@@ -77,7 +77,7 @@ def _describe_server_in_function(path: Path, *, is_served: bool) -> tuple[str, s
             f"server {where} {line}",
             f'Add at its end:\n\nif __name__ == "__main__":\n    {call}',
         )
-    if is_served:
+    if has_serving_call:
         return "", ""
     return (
         f"{path.name} has made a server in {maker}(), line {line}, and ended without serving it: "
