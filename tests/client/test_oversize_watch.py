@@ -20,6 +20,6 @@ def test_each_line_has_its_own_time() -> None:
     assert watch.on_oversize(0.0) == b'{"jsonrpc"'
     # The first line has ended, and another one begins a moment before its time is over.
     watch.on_oversize(ENDLESS_S - 1)
-    assert not watch.is_endless(ENDLESS_S)
-    assert watch.is_endless(2 * ENDLESS_S - 1)
-    assert not watch.is_endless(3 * ENDLESS_S)
+    assert not watch.expire(ENDLESS_S)
+    assert watch.expire(2 * ENDLESS_S - 1)
+    assert not watch.expire(3 * ENDLESS_S)

@@ -2,8 +2,9 @@
 
 A request gets an id and a PendingReply in the table of pending requests (peer.outgoing). The caller
 of the request awaits the PendingReply. When JSON-RPC messages have arrived ("frames", one line of
-JSON each), the Connection calls on_frames(). on_frames() sets the result of the PendingReply, which
-resumes the caller at once. Messages that are not responses go to the ChannelDelegate, which is the
+JSON each), the Connection calls on_frames(). on_frames() sets the `outcome` of the PendingReply and
+calls its `callback`, which the awaiting task has set, to resume this task at once
+(runtime/pending.py). Messages that are not responses go to the ChannelDelegate, which is the
 Conversation (client/conversation.py).
 
 Requests do not have separate timers. One timer fires at the earliest deadline and checks all
@@ -73,6 +74,7 @@ class Channel:
     """The client's end of one Connection.
 
     The Channel is the Receiver of the Connection: the Connection calls its on_... methods.
+
     connection: a Connection that is not open yet; the Channel opens it.
     limits: the limits for the size of a message, and for the bytes of output that are buffered.
     delegate: handles all messages that are not responses.
@@ -81,7 +83,7 @@ class Channel:
     Attributes:
     ending: whether and why the connection has ended.
     skipped: the counter of the server's lines that are no messages or match no request.
-    input: facts about the frame (message) that is being handled, for all pending requests.
+    input: the state of the handling of frames (messages), which all PendingReply objects read.
     progress: the progress trackers of pending requests.
     peer: the JSON-RPC layer, with the table of pending requests.
     counts: the numbers of requests that were sent and answered.
@@ -110,15 +112,15 @@ class Channel:
         self.peer.invalid_input.answered = False
         self.counts = RequestCounts(self.peer.outgoing)
         self._messages = ServerMessages(
-            self.peer,
-            self.input,
-            delegate,
-            self.progress,
-            self.skipped,
-            OversizeWatch(connection),
-            limits.max_message_bytes,
-            self._deadlines.time,
-            log,
+            peer=self.peer,
+            input=self.input,
+            handler=delegate,
+            progress=self.progress,
+            skipped=self.skipped,
+            oversize=OversizeWatch(connection),
+            max_message_bytes=limits.max_message_bytes,
+            time=self._deadlines.time,
+            log=log,
         )
         connection.open(self)
 
@@ -143,7 +145,8 @@ class Channel:
         total_s: how many seconds the request may take in all; may be infinite.
         progress: the tracker that handles the progress notifications of the request; None if the
             request has no progress token.
-        cancels: whether to send notifications/cancelled if the caller stops waiting.
+        cancels: whether to send notifications/cancelled after a timeout, or if the caller stops
+            waiting.
         Raises RpcError for an error response, TimedOut, Disconnected, ProtocolError for a malformed
         response, and ValueError if the request is too long or idle_timeout_s is not positive.
         """
@@ -161,18 +164,19 @@ class Channel:
         progress: ProgressTracker | None = None,
         cancels: bool = True,
     ) -> Generator[Any, None, Any]:
-        """Send a prepared request and return its result.
+        """Send a prepared request. Await the returned object to get the result.
 
         prepared: the request without its id and without some of its params.
-        params: the JSON to fill in for the missing params.
+        params: the JSON to fill in for the missing params, such as an object of arguments.
         idle_timeout_s: how many seconds may pass until the response arrives; may be infinite. Each
             progress notification starts this time again.
         total_s: how many seconds the request may take in all; may be infinite.
         progress: the tracker from self.progress.track(), whose token must be in the params; None if
             the request has no progress token.
-        cancels: whether to send notifications/cancelled if the caller stops waiting.
-        Returns the result as prepared.decode() decodes it, or as Raw if the response does not have
-        the form that prepared.decode() expects.
+        cancels: whether to send notifications/cancelled after a timeout, or if the caller stops
+            waiting.
+        The result is decoded by prepared.decode(), or Raw if the response does not have the form
+        that prepared.decode() expects.
         Raises RpcError for an error response, TimedOut, Disconnected, ProtocolError for a malformed
         response, and ValueError if the request is too long or idle_timeout_s is not positive.
         """
@@ -192,9 +196,9 @@ class Channel:
             yield from self._wait_until_writable(
                 prepared.label, idle_timeout_s, total_s
             ).__await__()
-        outgoing = peer.outgoing
-        id = outgoing.next_id
-        outgoing.next_id = id + 1
+        pending_requests = peer.outgoing
+        id = pending_requests.next_id
+        pending_requests.next_id = id + 1
 
         # Two rare cases need more work: params with a newline, which would end the frame too early,
         # and a frame that has more bytes than a frame may have.
@@ -206,7 +210,7 @@ class Channel:
         # If no other request is pending, write at once, which saves a loop iteration. A Connection
         # that supports polling then returns the next line of the server, if it has arrived already.
         # Otherwise `polled` is the number of buffered bytes, or None if nothing was written.
-        is_alone = not outgoing and not output.flush_scheduled
+        is_alone = not pending_requests and not output.flush_scheduled
         polled = output.send_and_poll(frame, id) if is_alone else None
         if isinstance(polled, bytes):
             reply = self._match_polled(prepared, id, polled)
@@ -224,7 +228,7 @@ class Channel:
         # Register the request before it is written: a Connection may deliver the response inside
         # flush().
         self.input.decode = prepared.decode
-        outgoing[id] = pending
+        pending_requests[id] = pending
         if polled is None:
             polled = output.write(frame, id) if is_alone else output.queue(frame, id)
         peer.buffered_bytes = polled
@@ -269,9 +273,9 @@ class Channel:
             or NEWLINE in params
         ):
             return None
-        outgoing = peer.outgoing
-        id = outgoing.next_id
-        outgoing.next_id = id + 1
+        pending_requests = peer.outgoing
+        id = pending_requests.next_id
+        pending_requests.next_id = id + 1
         frame = prepared.template % (id, params)
         deadlines = self._deadlines
         reply = ForwardedReply(
@@ -281,7 +285,7 @@ class Channel:
         reply.context = copy_context()
 
         # The following steps are those of ask(), where comments explain them.
-        is_alone = not outgoing and not output.flush_scheduled
+        is_alone = not pending_requests and not output.flush_scheduled
         polled = output.send_and_poll(frame, id) if is_alone else None
         if isinstance(polled, bytes):
             matched = self._match_polled(prepared, id, polled)
@@ -291,7 +295,7 @@ class Channel:
                 return reply
             polled = 0
         self.input.decode = prepared.decode
-        outgoing[id] = reply
+        pending_requests[id] = reply
         if polled is None:
             polled = output.write(frame, id) if is_alone else output.queue(frame, id)
         peer.buffered_bytes = polled
@@ -383,15 +387,15 @@ class Channel:
         cancels: whether to send notifications/cancelled.
         """
         # The ids of this client's requests are integers. For a str, get() returns None.
-        outgoing = self.peer.outgoing.get(cast("int", id))
-        if outgoing is None:
+        pending = self.peer.outgoing.get(cast("int", id))
+        if pending is None:
             return
         self.counts.unanswered += 1
         self.skipped.expect_late(id)
         if cancels:
-            self.peer.abandon(outgoing, reason)
+            self.peer.abandon(pending, reason)
         else:
-            del self.peer.outgoing[outgoing.id]
+            del self.peer.outgoing[pending.id]
 
     @property
     def pending_method(self) -> str:
@@ -421,7 +425,7 @@ class Channel:
         now: the time by the loop's clock.
         Returns the time of the next call: the earliest deadline of the remaining requests.
         """
-        if self._messages.oversize.is_endless(now):
+        if self._messages.oversize.expire(now):
             limit = self._output.max_message_bytes
             self.give_up(f"it sends a line without an end: more than {limit} bytes")
         earliest = self._messages.oversize.checks_at
@@ -456,17 +460,17 @@ class Channel:
         # asyncio cannot run a step of one task inside another task. So callers are resumed at once
         # only if the event loop itself, and not a task, has called on_frames().
         state.outside_tasks = outside = asyncio.current_task(self._deadlines.loop) is None
-        outgoing = self.peer.outgoing
-        # In a proxy, these responses end calls of the proxy's own clients. At its end, the read
-        # batch sends the responses to these clients together, one loop iteration earlier than
-        # otherwise.
+        pending_requests = self.peer.outgoing
+        # In a proxy, these responses end calls of the proxy's own clients. read_batch.end() sends
+        # the responses to these clients together, one loop iteration earlier than otherwise. The
+        # argument of begin(), the number of messages, matters only to links to plugins.
         read_batch = self._read_batch
         is_batch = outside and not read_batch.in_progress
         if is_batch:
             read_batch.begin(0)
         try:
             for frame in batch:
-                if not outgoing:
+                if not pending_requests:
                     self._receive(frame)
                     continue
 
@@ -478,13 +482,15 @@ class Channel:
                     # Check for UTF-8; _match_polled() says why.
                     if not frame.isascii():
                         str(frame, "utf-8")
-                    pending = outgoing.pop(reply.id)
+                    pending = pending_requests.pop(reply.id)
                 except (KeyError, *DECODE_ERRORS):
                     # This frame is no successful response. Handle it after the `except` block, and
                     # not inside: there, exceptions of a resumed caller would get this exception as
                     # their __context__.
                     pass
                 else:
+                    # Comparing the type is faster than isinstance(). The next branch handles the
+                    # subclass ForwardedReply.
                     if type(pending) is PendingReply and pending.request.decode is decode:
                         # This does the same as pending.done(), without a function call.
                         if pending.callback is not None and pending.outcome is None and outside:
@@ -531,7 +537,8 @@ class Channel:
         self.ending.reason = str(exc)
         self.on_eof()
 
-    # The end
+    # The end. on_eof(), on_disconnect() and give_up() tell the delegate of the end; end() and
+    # refuse() do not. All of them fail the pending requests.
 
     def give_up(self, fault: str) -> None:
         """End the connection, because the server misbehaves.

@@ -47,7 +47,7 @@ class ChannelEnding:
         there was none.
     reason: the text of the error with which the connection has ended; "" for an orderly end.
     unread: after the end, the ids of the requests that the server had not read, which may be sent
-        again; None if the server is not restarted.
+        again; None if the server is not restarted, so that no request may be sent again.
     """
 
     def __init__(self, explain: Explain) -> None:
@@ -75,8 +75,10 @@ class ChannelEnding:
         if waited_s:
             text += f", after {waited_s:.3g} s"
         error = self.explain(Disconnected(text))
+        # For the type checker: explain() returns an error of the same class.
         if not isinstance(error, Disconnected):
             error = Disconnected(str(error))
+        # A request that was not sent was not read either.
         if self.unread is not None and (id is None or id in self.unread):
             return UnreadRequest(error, waited_s)
         return error

@@ -79,10 +79,10 @@ class Client(FeatureMethods, ForwardingMethods):
         at level DEBUG.
 
     The server may ask this client for something: with a request before 2026-07-28, with an
-    `input_required` result since then. The following functions answer. They may be `def` or `async
-    def`. Their argument `server` is the server's name and version (an Implementation). Without a
-    function, the client does not declare the capability, and a server that asks nevertheless gets
-    an error.
+    `input_required` result since then. The following functions give the responses. Each may be
+    `def` or `async def`. Their argument `server` is the server's name and version (an
+    Implementation). Without a function, the client does not declare the capability, and a server
+    that asks nevertheless gets an error.
 
     elicit(request, server): lets the user fill in a form (an Elicitation). Returns a dict with the
         values ({} for a URL), "accept", "decline", "cancel", None (the same as "cancel"), or an
@@ -189,6 +189,7 @@ class Client(FeatureMethods, ForwardingMethods):
             handlers=self._handlers,
             notification_handlers=NotificationHandlers(logged, changed, updated, notified),
         )
+        # A lambda, because SessionState needs the connection and is made after it.
         self._connection = ClientConnection(settings, lambda: self._session.restore())
         self._session = SessionState(self._connection, settings, log)
 
@@ -281,8 +282,8 @@ class Client(FeatureMethods, ForwardingMethods):
             the result is decoded as JSON, or returned as it is for `str`. If the tool has failed,
             ToolError is raised with the text of the result.
         timeout_s: how many seconds to wait for the response. Each progress notification restarts
-            this time. By default timeouts.request_s. The call may take timeouts.total_s in all,
-            or timeout_s if that is longer.
+            this time. By default timeouts.request_s. In all, the call may take the longer of
+            timeouts.total_s and timeout_s.
         progress(done, total, message): a function called for each progress notification of the
             tool. `total` and `message` are None if the server does not send them. Without a
             function, the server is not asked for progress.
@@ -310,7 +311,9 @@ class Client(FeatureMethods, ForwardingMethods):
 
         results = self._results
         validate = results.validator.get(name) if results.validator.schemas else None
+        # A decoded result, an undecoded one, or None if the call must be sent again.
         raw: CallToolResult | Raw | None = None
+        left_s = timeout_s
         try:
             if progress is None and not meta and validate is None:
                 raw = await conversation.call_tool(
@@ -325,15 +328,15 @@ class Client(FeatureMethods, ForwardingMethods):
                     "tools/call", body, name, idle_timeout_s, total_s, progress, meta
                 )
         except UnreadRequest as exc:
-            timeout_s = exc.time_left(min(idle_timeout_s, total_s))
+            left_s = exc.time_left(min(idle_timeout_s, total_s))
         if type(raw) is CallToolResult:
             result = raw
         else:
             if type(raw) is not Raw:
-                # There is no result, because an UnreadRequest was raised: the server had not read
-                # the call when it ended. Send the call again after the restart.
+                # The server has ended before it has read the call (UnreadRequest). Send the call
+                # again after the restart.
                 body = encode_finite({"name": name, "arguments": arguments or {}})
-                raw = await connection.call("tools/call", body, name, timeout_s, progress, meta)
+                raw = await connection.call("tools/call", body, name, left_s, progress, meta)
             # `raw` is undecoded if it did not come from conversation.call_tool(), or if the result
             # is unusual.
             result = await results.decode(name, raw, validate)
@@ -409,8 +412,8 @@ class Client(FeatureMethods, ForwardingMethods):
         into: the type to which the result is decoded. None for dicts, lists, strings and so on;
             msgspec.Raw for the undecoded JSON.
         timeout_s: how many seconds to wait for the response. Each progress notification restarts
-            this time. By default timeouts.request_s. The request may take timeouts.total_s in
-            all, or timeout_s if that is longer.
+            this time. By default timeouts.request_s. In all, the request may take the longer of
+            timeouts.total_s and timeout_s.
         progress(done, total, message): a function called for each progress notification; None to
             request no progress.
         meta: keys and values to add to the request's `_meta`.

@@ -113,7 +113,11 @@ class ConnectionSettings(Struct, frozen=True):
 class ClientConnection:
     """Opens, restarts and closes the connection of one Client, on one event loop.
 
-    Each start of the server makes a new Conversation, the object that sends requests to it.
+    Each start of the server makes a new Conversation, the object that sends requests to it:
+
+    - started: the Conversation of the latest start, even if its negotiation has failed.
+    - current: the latest Conversation with a revision, even if its connection has ended.
+    - conversation: the Conversation that requests may use now.
 
     settings: the arguments of the Client.
     on_restart: an async function that is called after each restart of the server, to subscribe
@@ -138,9 +142,8 @@ class ClientConnection:
         self._settings = settings
         self._on_restart = on_restart
         self._stderr_lines: StderrLines | None = None
-        # The Conversation of the latest start that negotiated a revision, even if it has ended.
+        # For `current` and `started`.
         self._last: Conversation | None = None
-        # The Conversation of the latest start, even if its negotiation has failed or is not over.
         self._started: Conversation | None = None
         # The number of requests to earlier processes of the server.
         self._requests_before = 0
@@ -196,7 +199,7 @@ class ClientConnection:
         self._last = self.conversation = conversation
         conversation.on_end = self._on_end
         if timeouts.ping_every_s < FOREVER:
-            conversation.watch(timeouts.ping_every_s, timeouts.ping_s)
+            conversation.start_pings(timeouts.ping_every_s, timeouts.ping_s)
 
         # The server may have ended before on_end was set.
         if conversation.channel.ending.over:
@@ -212,6 +215,7 @@ class ClientConnection:
         show = None
         if settings.trace is not None or self._settings.log.isEnabledFor(logging.DEBUG):
             show = _make_show(self._settings.log, settings.trace)
+        # Before `_started` is replaced, whose requests are counted in `requests`.
         self._requests_before = self.requests
         self._started = Conversation(
             settings.name,
@@ -280,8 +284,7 @@ class ClientConnection:
     def current(self) -> Conversation:
         """Return the latest Conversation in which a revision was negotiated.
 
-        A Conversation is the client's side of one connection, which may have ended. Each start of
-        the server makes a new Conversation. Raises RuntimeError before open().
+        Its connection may have ended. Raises RuntimeError before open().
         """
         if self._last is None:
             raise RuntimeError(NOT_OPEN)
@@ -291,9 +294,8 @@ class ClientConnection:
     def started(self) -> Conversation | None:
         """Return the Conversation of the server's latest start, even if the negotiation has failed.
 
-        A Conversation is the client's side of one connection. Each start of the server makes a new
-        Conversation. Returns None if the server could never be started or connected to. Raises
-        RuntimeError before open().
+        Returns None if the server could never be started or connected to. Raises RuntimeError
+        before open().
         """
         if self.loop is None:
             raise RuntimeError(NOT_OPEN)
@@ -334,8 +336,7 @@ class ClientConnection:
     async def wait_until_usable(self, label: str, timeout_s: float) -> tuple[Conversation, float]:
         """Return the Conversation with the running server, and how much of timeout_s is left.
 
-        A Conversation is the client's side of one connection, and sends the requests. This method
-        waits while the server is being restarted. The returned time is at least 0.001 s.
+        Waits while the server is being restarted. The returned time is at least 0.001 s.
 
         label: the method and subject of the request that is to be sent, for error messages.
         timeout_s: how many seconds the request may take, positive; infinite for no limit.
@@ -378,12 +379,13 @@ class ClientConnection:
         body: the params without `_meta`, a JSON object.
         subject: the name or URI in the request, for errors; "" if there is none.
         timeout_s: how many seconds to wait for the response. Each progress notification restarts
-            this time. The request may take Timeouts.total_s in all, or timeout_s if that is
-            longer. None for Timeouts.request_s.
+            this time. In all, the request may take the longer of Timeouts.total_s and timeout_s.
+            None for Timeouts.request_s.
         progress: a function progress(done, total, message) for the progress notifications of the
             request; None to request no progress.
         meta: keys and values to add to `_meta`; None to add nothing.
-        Raises RpcError, TimedOut, Disconnected and ProtocolError.
+        Raises RpcError, TimedOut, Disconnected, ProtocolError, and RuntimeError and ValueError as
+        wait_until_usable() does.
         """
         timeouts = self._settings.timeouts
         idle_timeout_s, total_s = timeouts.request_s, timeouts.total_s
@@ -391,6 +393,8 @@ class ClientConnection:
             idle_timeout_s, total_s = timeout_s, max(total_s, timeout_s)
         label = request_label(method, subject)
         while True:
+            # A wait for a restart counts towards idle_timeout_s only: total_s begins when the
+            # request is sent.
             conversation, idle_timeout_s = await self.wait_until_usable(label, idle_timeout_s)
             try:
                 return await conversation.call(
@@ -408,20 +412,13 @@ class ClientConnection:
         timeout_s: float,
         progress: Progress | None,
     ) -> Raw:
-        """Forward another client's call, and return its undecoded result.
+        """Forward another client's call, and return its undecoded result, as Client.forward().
 
         Waits while the server is restarted. If the server ends before it has read the call, the
         call is sent again after the restart.
 
-        call: the request of the other client.
-        caller: the other client, whose name and capabilities a 2026-07-28 server gets.
-        level: the lowest level of the log messages that the other client requests; None for no log
-            messages.
-        timeout_s: how many seconds to wait for the response. Each progress notification restarts
-            this time. Infinite for no limit.
-        progress: a function progress(done, total, message) for the server's progress notifications;
-            None if the other client has not requested progress.
-        Raises RpcError, TimedOut, Disconnected and ProtocolError.
+        Raises RpcError, TimedOut, Disconnected, ProtocolError, and RuntimeError and ValueError as
+        wait_until_usable() does.
         """
         while True:
             conversation = self.conversation
@@ -442,16 +439,8 @@ class ClientConnection:
     ) -> ForwardedReply | None:
         """Forward another client's call without a task, if the server runs.
 
-        call: the request of the other client.
-        caller: the other client, whose name and capabilities a 2026-07-28 server gets.
-        level: the lowest level of the log messages that the other client requests; None for no log
-            messages.
-        callback: called once with the ForwardedReply, when the response has arrived or the
-            connection has ended. It must not raise, and may be called before this method returns.
-            If the outcome of the ForwardedReply is an UnreadRequest, pass the call to forward(),
-            which sends the call again.
-        Returns None, and sends nothing, if the call cannot be sent at once, for example because the
-        server is being restarted. Then await forward() instead.
+        The arguments and the result are those of Client.begin_forward(). If the error() of the
+        ForwardedReply is an UnreadRequest, pass the call to forward(), which sends the call again.
         """
         conversation = self.conversation
         if conversation is None or get_ident() != self.thread:

@@ -29,13 +29,14 @@ class ConnectionOutput:
 
         - the Connection's send_and_poll(),
         - the Connection's send(), which never returns a line,
-        - if the Connection has neither, a function that writes nothing and returns None.
+        - if the Connection has neither, a function that writes nothing and returns None. The caller
+          then calls write().
 
     defer_line: a function that delivers a line, which send_and_poll() has returned, to the
         Receiver's on_frames() in a later loop iteration.
     flush_scheduled: whether the queued frames will be flushed in the next loop iteration.
-    longest_usual_params: the largest size in bytes of params that certainly fit into a message, and
-        that are quickly copied.
+    longest_usual_params: up to this size in bytes, params certainly fit into a message, and are
+        quickly copied.
     """
 
     def __init__(self, connection: Connection, limits: Limits) -> None:
@@ -47,10 +48,8 @@ class ConnectionOutput:
         self._drained: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
 
-        self.send_and_poll: Callable[[bytes, Id | None], bytes | int | None] = _cannot_poll
-        # Without polling there are no lines to defer. Then this function is never called, and bytes
-        # is only a callable of the right type.
-        self.defer_line: Callable[[bytes], object] = bytes
+        self.send_and_poll: Callable[[bytes, Id | None], bytes | int | None] = _send_nothing
+        self.defer_line: Callable[[bytes], object] = _never_defer
         if isinstance(connection, SupportsPolling):
             self.send_and_poll = connection.send_and_poll
             self.defer_line = connection.defer_line
@@ -95,5 +94,9 @@ class ConnectionOutput:
             self._drained = None
 
 
-def _cannot_poll(frame: bytes, request_id: Id | None) -> None:
+def _send_nothing(frame: bytes, request_id: Id | None) -> None:
     """Send nothing. This stands for send_and_poll() of a Connection without direct sends."""
+
+
+def _never_defer(line: bytes) -> None:
+    """Do nothing. This is never called, because without polling there are no lines to defer."""

@@ -41,7 +41,7 @@ from concertino.client.pending_request import (
 )
 from concertino.client.request_builder import RequestBuilder
 from concertino.client.request_handlers import RequestHandlers
-from concertino.client.subscriptions import ResourceSubscriptions
+from concertino.client.subscriptions import ClientSubscriptions
 from concertino.client.targets import OpenTarget
 from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import (
@@ -110,7 +110,7 @@ class Conversation:
     When the server is restarted, the client makes a new Conversation.
 
     name: the name of the server, for logs.
-    opened: the connection, and the server's process if the client has started one.
+    opened: the connection to the server, and the server's process if the client has started one.
     limits: the limits for the size of a message, and for the bytes of output that are buffered.
     info: the description of this client for the server.
     handlers: the object that answers the server's requests.
@@ -127,8 +127,8 @@ class Conversation:
     notifications: the dispatcher that calls the user's functions for notifications.
     on_end: a function that is called with this object if the connection ends without close(); None
         to call nothing.
-    restart_note: a text for the errors of requests that were pending when the server ended: that
-        the server will be restarted; "" if it will not.
+    restart_note: a text that says, in the errors of requests that were pending when the server
+        ended, that the server will be restarted; "" if it will not.
     opening: the watch that notices if the program is no MCP server, until its first response.
     """
 
@@ -163,7 +163,7 @@ class Conversation:
         self.notifications = NotificationDispatcher(
             notification_handlers, self._start_task, self.log
         )
-        self.subscriptions = ResourceSubscriptions(self.channel, self.requests.params, self.log)
+        self.subscriptions = ClientSubscriptions(self.channel, self.requests.params, self.log)
 
     def start_session(self, server: ServerDescription) -> None:
         """Use the negotiated revision from now on.
@@ -214,6 +214,7 @@ class Conversation:
                     method, params, subject, idle_timeout_s, total_s, tracker
                 )
 
+        # InputRounds calls this again with a body that contains the answers.
         def send(body: bytes) -> Awaitable[Raw]:
             if progress is not None:
                 return send_with_progress(body)
@@ -249,7 +250,8 @@ class Conversation:
         arguments: a JSON object.
         idle_timeout_s: how many seconds to wait for the response.
         total_s: how many seconds the call may take in all.
-        Returns a CallToolResult, or an unusual result undecoded, as Raw.
+        Returns a CallToolResult. If the response has members that the fast decoder does not expect,
+        returns the result undecoded, as Raw.
         Raises RpcError, TimedOut, Disconnected and ProtocolError.
         """
         # This is faster for two reasons: everything in the request but the arguments was encoded at
@@ -307,14 +309,7 @@ class Conversation:
     ) -> Awaitable[Raw]:
         """Forward the call of another client, and return its undecoded result.
 
-        call: the request of the other client.
-        caller: the other client, whose name and capabilities a 2026-07-28 server gets.
-        level: the lowest level of the log messages that the other client requests; None for no log
-            messages.
-        timeout_s: how many seconds to wait for the response. Each progress notification restarts
-            this time. Infinite for no limit.
-        progress: a function progress(done, total, message) for the server's progress notifications;
-            None if the other client has not requested progress.
+        The arguments are those of Client.forward().
         Raises RpcError, TimedOut, Disconnected and ProtocolError.
         """
         requests = self.requests
@@ -333,13 +328,7 @@ class Conversation:
     ) -> ForwardedReply | None:
         """Forward the call of another client without a task: pass its outcome to a function.
 
-        call: the request of the other client.
-        caller: the other client, whose name and capabilities a 2026-07-28 server gets.
-        level: the lowest level of the log messages that the other client requests; None for no log
-            messages.
-        callback: called once with the returned ForwardedReply, when the response has arrived or the
-            connection has ended. It must not raise, and may be called before this method returns.
-        Returns None, and sends nothing, if the call cannot be sent at once.
+        The arguments and the result are those of Client.begin_forward().
         """
         requests = self.requests
         prepared = requests.forwarded.get(call.method) or requests.prepare_forward(call.method)
@@ -365,7 +354,7 @@ class Conversation:
             params = self.requests.forwarded_params(call, caller, level, tracker.token)
             return await channel.ask(prepared, params, timeout_s, timeout_s, tracker)
 
-    def watch(self, every_s: float, within_s: float) -> None:
+    def start_pings(self, every_s: float, within_s: float) -> None:
         """Ping the server in the background, with a pause of every_s seconds after each ping.
 
         If the server sends nothing within within_s seconds after a ping, the connection is closed.
@@ -402,12 +391,14 @@ class Conversation:
         is_ping = incoming.method == "ping"
         if self.requests.is_modern or (self.server.revision is None and not is_ping):
             # In 2026-07-28 servers send no requests. Before the end of the handshake, they may only
-            # send `ping`.
+            # send `ping`. The log shows only the method.
             line = b'{"method":' + encode(incoming.method) + b"}"
             self.channel.skipped.add(line, "a request that the revision does not allow")
         elif is_ping:
             peer.respond(incoming, b"{}")
         elif peer.admit(incoming):
+            # Otherwise too many requests are running, and the peer returns this one later, by
+            # pop_waiting().
             self._start_answering(incoming)
 
     def _start_answering(self, incoming: IncomingRequest) -> None:
@@ -485,7 +476,7 @@ class Conversation:
         return task
 
     def on_eof(self) -> None:
-        # The server may have closed its stdout only and still run, so end it.
+        # The server's process may have closed its stdout and still run, so end the process.
         self.opened.release(DRAIN_S)
         if self.on_end is not None:
             self.on_end(self)
@@ -512,7 +503,7 @@ class Conversation:
             text += self.restart_note
         if withheld := opened.describe_withheld():
             text += f"; {withheld}"
-        # The server's own text comes last, because a proxy removes the text from there on.
+        # The server's own text comes last. A proxy finds its beginning, and removes it.
         if skipped.count:
             last = f"{LAST_SKIPPED}{skipped.recent[-1]}" if skipped.recent else ""
             text += f"; lines of its stdout that were skipped: {skipped.count}{last}"

@@ -96,7 +96,10 @@ def _check_type(name: str, kind: object, value: Any) -> None:
 
 
 def _choices(field: Mapping[str, Any]) -> list[Any] | None:
-    """Return the values that a field allows; None if the field does not list its values."""
+    """Return the values that a field allows; None if the field does not list its values.
+
+    An option of `oneOf` or `anyOf` without `const` allows no value.
+    """
     if isinstance(field.get("enum"), list):
         return field["enum"]
     options = field.get("oneOf") or field.get("anyOf")

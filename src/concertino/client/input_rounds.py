@@ -75,11 +75,11 @@ class InputRounds:
         """
         label = request_label(method, subject)
         for _ in range(self._max_rounds):
-            question = _input_required(raw, method, label)
-            if question is None:
+            required = _input_required(raw, method, label)
+            if required is None:
                 return raw
             try:
-                raw = await send(await self._answer(body, question, server))
+                raw = await send(await self._answer(body, required, server))
             except UnreadRequest as exc:
                 # The request must not be sent again from its start, because the server has worked
                 # on it in an earlier round.
@@ -93,22 +93,23 @@ class InputRounds:
     async def _answer(
         self,
         body: bytes,
-        question: InputRequiredResult,
+        required: InputRequiredResult,
         server: Implementation,
     ) -> bytes:
         """Return the params for the next round: `body` with the answers and the state added."""
         # input_requests is a dict of key -> question. The answers get the same keys.
         added: dict[str, Any] = {}
-        if question.input_requests:
+        if required.input_requests:
             answers: dict[str, Raw] = {}
             # Answer one question after the other, because a person may have to answer them.
-            for key, request in question.input_requests.items():
-                answer = await self._handlers.answer(request.method, request.params, server)
+            for key, question in required.input_requests.items():
+                answer = await self._handlers.answer(question.method, question.params, server)
                 answers[key] = Raw(answer)
             added["inputResponses"] = answers
-        if bytes(question.request_state):
-            added["requestState"] = question.request_state
-        # Join the two JSON objects, neither of which is empty.
+        if bytes(required.request_state):
+            added["requestState"] = required.request_state
+        # Join the two JSON objects. Neither is empty: the methods with input have params, and
+        # `required` has questions or a state.
         return b"%b,%b" % (body[:-1], encode(added)[1:])
 
 
@@ -124,9 +125,9 @@ def _input_required(raw: Raw, method: str, label: str) -> InputRequiredResult | 
         if kind == "complete":
             return None
         if kind == "input_required" and method in METHODS_WITH_INPUT:
-            question = _decode_input_required(raw)
-            if question.input_requests or bytes(question.request_state):
-                return question
+            required = _decode_input_required(raw)
+            if required.input_requests or bytes(required.request_state):
+                return required
             raise ProtocolError(
                 f"{label}: the server asked for input without a question: {quote_frame(raw)}"
             )

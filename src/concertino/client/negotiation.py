@@ -135,7 +135,7 @@ async def open_conversation(
     conversation = await _start(start, within_s)
     try:
         if era == "modern":
-            await _discover(conversation, remaining_s(), required=True)
+            await _discover(conversation, remaining_s(), must_be_modern=True)
             return conversation
 
         is_discover_first = era == "auto" or (callable(era) and not await era())
@@ -143,7 +143,7 @@ async def open_conversation(
             # Leave half of the time for `initialize`.
             probe_s = min(probe_s, remaining_s() / 2)
             try:
-                if await _discover(conversation, probe_s, required=False):
+                if await _discover(conversation, probe_s, must_be_modern=False):
                     return conversation
             except Disconnected:
                 if not can_restart:
@@ -157,12 +157,12 @@ async def open_conversation(
         try:
             await _initialize(conversation, remaining_s())
         except RpcError as exc:
-            # The server may be a modern one. If `server/discover` was sent before without success,
-            # this is likely only for an error that legacy servers do not have.
+            # A modern server may refuse `initialize`. If the server has not answered
+            # `server/discover` before, it is modern only if its error is one of 2026-07-28.
             may_be_modern = exc.code in MODERN_ERRORS or not is_discover_first
             if era == "legacy" or not may_be_modern or exc.code == HTTP_FAILURE:
                 raise Incompatible(f"the server refused initialize: {exc}") from exc
-            await _discover(conversation, remaining_s(), required=True)
+            await _discover(conversation, remaining_s(), must_be_modern=True)
     except BaseException as exc:
         await conversation.close()
         error = _explain(conversation, exc)
@@ -198,19 +198,19 @@ async def _start(start: Callable[[], Awaitable[Conversation]], within_s: float) 
 async def _discover(
     conversation: Conversation,
     within_s: float,
-    required: bool,
+    must_be_modern: bool,
     may_retry: bool = True,
 ) -> bool:
     """Send `server/discover`, and start the session if the server is modern.
 
     Returns True for a modern server, False for a legacy one.
     within_s: how many seconds to wait for the response.
-    required: whether to raise for a legacy server, instead of returning False.
+    must_be_modern: whether to raise for a legacy server, instead of returning False.
     may_retry: whether to send the request once more if the server refuses revision 2026-07-28 but
         lists it among the supported ones.
     """
     params = encode({"_meta": conversation.requests.meta_of(MODERN)})
-    conversation.opening.on_send(is_optional=not required)
+    conversation.opening.on_send(is_optional=not must_be_modern)
     try:
         raw = await conversation.channel.request(
             "server/discover", params, "", within_s, within_s, cancels=False
@@ -218,18 +218,20 @@ async def _discover(
     except RpcError as exc:
         conversation.opening.stop()
         if may_retry and lists_our_revision(exc):
-            return await _discover(conversation, within_s, required, may_retry=False)
+            return await _discover(conversation, within_s, must_be_modern, may_retry=False)
         if exc.code == HTTP_FAILURE:
             # A failure of HTTP says nothing about the era.
             raise
+        # The server is a legacy one if it lists only legacy revisions, or if its error is not one
+        # of 2026-07-28. Otherwise it is modern, and does not support this revision.
         lists_only_legacy = exc.code == UNSUPPORTED_VERSION and _lists_only_legacy(
             _listed_revisions(exc.data)
         )
-        if lists_only_legacy and not required:
+        if lists_only_legacy and not must_be_modern:
             return False
-        if required or exc.code in MODERN_ERRORS:
-            # A server with an internal error, for example because it cannot start, may well speak
-            # this revision. So the text does not say that the server does not.
+        if must_be_modern or exc.code in MODERN_ERRORS:
+            # A server with an internal error, for example because it cannot start, may support this
+            # revision. So the text for such a server does not deny this.
             problem = f"does not speak {MODERN.name}"
             if exc.code == INTERNAL_ERROR:
                 problem = "refused server/discover"
@@ -237,33 +239,33 @@ async def _discover(
             raise Incompatible(text) from exc
         return False
     except (ProtocolError, TimedOut) as exc:
-        if required or isinstance(exc, NotAServer):
+        if must_be_modern or isinstance(exc, NotAServer):
             raise
         if isinstance(exc, TimedOut):
             conversation.log.info("no answer to server/discover (%s): initialize follows", exc)
         return False
     conversation.opening.stop()
-    return _use_discover_result(conversation, raw, required)
+    return _use_discover_result(conversation, raw, must_be_modern)
 
 
-def _use_discover_result(conversation: Conversation, raw: Raw, required: bool) -> bool:
+def _use_discover_result(conversation: Conversation, raw: Raw, must_be_modern: bool) -> bool:
     """Start a modern session with the result of `server/discover`, and return True.
 
-    Returns False if the result is malformed or lists only legacy revisions. If `required` is True,
+    Returns False if the result is malformed or lists only legacy revisions. With `must_be_modern`,
     raises ProtocolError or Incompatible instead. Also raises Incompatible if the server supports
     neither 2026-07-28 nor a legacy revision.
     """
     try:
         result = _decode_discover_result(raw)
     except DECODE_ERRORS as exc:
-        if required:
+        if must_be_modern:
             raise ProtocolError(
                 f"server/discover: expected supportedVersions, got {quote_frame(raw)}: {exc}"
             ) from None
         return False
     if MODERN.name not in result.supported_versions:
         # A server of older revisions may answer `server/discover` too.
-        if not required and _lists_only_legacy(result.supported_versions):
+        if not must_be_modern and _lists_only_legacy(result.supported_versions):
             return False
         versions = ", ".join(result.supported_versions)[:200]
         raise Incompatible(f"the server speaks {versions}; this client {MODERN.name}")
@@ -340,7 +342,10 @@ def _legacy_capabilities(capabilities: dict[str, Any]) -> dict[str, Any]:
 
 
 def _info_of_meta(raw: Raw, default: Implementation) -> Implementation:
-    """Return the `serverInfo` in the `_meta` of a result; `default` if it is malformed."""
+    """Return the `serverInfo` in the `_meta` of a result; `default` if it is malformed or missing.
+
+    Raises one of DECODE_ERRORS if `_meta` itself is malformed.
+    """
     members = Decoder(dict[str, Raw])
     meta = members.decode(members.decode(raw).get("_meta", Raw(b"{}")))
     return _decode_info(meta.get(SERVER_INFO, Raw(b"{}")), default)

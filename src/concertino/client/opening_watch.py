@@ -49,7 +49,9 @@ class PendingRequests(Protocol):
 
 
 class OpeningWatch:
-    """Watches one program's output until its first response; fails if the program is no MCP server.
+    """Watches one program's output until its first response.
+
+    If the output shows that the program is no MCP server, the pending requests fail.
 
     opened: the connection to the program, and its process.
     name: the name of the server, for errors if the target is not a command.
@@ -67,8 +69,8 @@ class OpeningWatch:
         self._requests = requests
         self._is_optional = False
         # The first line of the program that is not a message, and the number of such lines.
-        self._line = ""
-        self._lines = 0
+        self._first_line = ""
+        self._line_count = 0
         # Whether the program has repeated a request.
         self._repeats = False
         # The loop's time at which the program was found to have read the request; infinite before.
@@ -100,14 +102,18 @@ class OpeningWatch:
         return True
 
     def on_line(self, line: str) -> None:
-        """Handle a line of the program's output that is not a message."""
+        """Handle a line of the program's output that is not a message.
+
+        The program must then respond within a limited time. After MAX_LINES lines, it counts as no
+        server.
+        """
         if self._is_over:
             return
-        self._line = self._line or line
-        self._lines += 1
+        self._first_line = self._first_line or line
+        self._line_count += 1
         # The program may repeat the request with other text around it.
         self._repeats = self._repeats or _holds_request(line)
-        if self._lines >= MAX_LINES:
+        if self._line_count >= MAX_LINES:
             self._refuse_program()
         else:
             self._schedule_check()
@@ -122,11 +128,13 @@ class OpeningWatch:
     def explain_end(self, error: Disconnected) -> ConcertinoError:
         """Return the error for a connection that has ended before the first response.
 
-        Returns a NotAServer if the program was no server, and otherwise `error`.
+        Returns a NotAServer if the program has printed text or repeated a request, and has not
+        exited with an error. Otherwise returns `error`.
         error: the error of the ended connection.
         """
-        # A server that fails at its start prints text too, but exits with another code than 0.
-        has_written = self._repeats or self._lines > 0
+        # A server that fails at its start prints text too, but exits with another code than 0. The
+        # status is None if this client has not started the program.
+        has_written = self._repeats or self._line_count > 0
         if has_written and not error.exit_status:
             return self._not_a_server_error()
         return error
@@ -157,6 +165,7 @@ class OpeningWatch:
             self._requests.fail_pending(
                 TimedOut(f"no answer within {limit_s:g} s after it was read")
             )
+            # The client now sends another request, for which the output is watched, too.
             self._schedule_check()
         else:
             self._refuse_program()
@@ -176,11 +185,12 @@ class OpeningWatch:
 
             words = map(str, (parameters.command, *parameters.args))
             name = f"`{shorten(shlex.join(words), MAX_COMMAND)}`"
-        if self._repeats and (not self._line or _holds_request(self._line)):
+        if self._repeats and (not self._first_line or _holds_request(self._first_line)):
             text = f"{name} repeats what it is sent: it is no MCP server"
         else:
             # Unprintable characters in the line are escaped already, so repr() is not used.
-            text = f"{name} prints text that is no JSON-RPC: '{shorten(self._line, MAX_LINE)}'"
+            line = shorten(self._first_line, MAX_LINE)
+            text = f"{name} prints text that is no JSON-RPC: '{line}'"
         tail = self._opened.tail()
         return NotAServer(f"{text}; its stderr ends with:\n{tail}" if tail else text)
 

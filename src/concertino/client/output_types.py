@@ -38,6 +38,7 @@ def decode_as(raw: Raw | bytes, into: Any) -> Any:
         if not isinstance(exc.__cause__, InvalidValue):
             raise
         text = "; ".join(map(str, violations_of(exc, "")))
+    # After the `except` block, so that the first error is not shown as the context of this one.
     raise ValidationError(text)
 
 

@@ -96,6 +96,7 @@ def _compile(schema: dict[str, Any]) -> Validate:
     # `http://json-schema.org/draft-07/schema#` and the same URL without `#` name one dialect.
     dialect = str(schema.get("$schema", DIALECT)).removesuffix("#")
     if dialect != DIALECT and dialect in VALIDATORS:
+        # violation_finder() takes the dialect of a schema without `$schema` as an argument.
         schema = {name: value for name, value in schema.items() if name != "$schema"}
     else:
         # violation_finder() refuses a dialect that it does not know, with its name.
@@ -194,6 +195,7 @@ def _convert(output: Any, into: Any) -> Any:
     except (ValidationError, TypeError):
         # Imported here, because the import takes time, and msgspec alone can decode most types.
         from concertino.client.output_types import decode_as
+    # After the `except` block, so that errors of decode_as() do not get the first error as context.
     return decode_as(encode(output), into)
 
 

@@ -94,6 +94,7 @@ class PreparedRequest(Struct, eq=False):
     def join(self, id: int, params: bytes) -> bytes:
         """Return the request as JSON. For long params, faster than `template % (id, params)`."""
         head, _, tail = self.template.rpartition(b"%b")
+        # `tail % ()` turns each `%%` of the template into `%`.
         return b"".join((head % id, params, tail % ()))
 
     @property
@@ -105,11 +106,11 @@ class PreparedRequest(Struct, eq=False):
 class InputState:
     """The state of a Channel while it handles the messages that have arrived ("frames").
 
-    outside_tasks: whether the event loop itself has called the Channel, and not a task. Only then a
-        task that waits for a response may be resumed at once, because asyncio cannot run a step of
-        one task inside another.
+    outside_tasks: whether the event loop itself has called the Channel, and not a task. Channel
+        resumes waiting tasks at once, and not in the next loop iteration. Inside of another task,
+        asyncio does not allow this.
     frame: the frame that is being handled, for errors; b"" for a successful response.
-    heard: whether any frame has arrived since the last regular ping.
+    heard: whether any frame has arrived since the Conversation has sent its last regular ping.
     decode: the decoder of the request that was sent last, which is tried first for the next frame.
     """
 
@@ -126,7 +127,8 @@ class PendingReply(PendingOutcome, eq=False):
     """A request that waits for its response.
 
     Channel.ask() awaits this object in the task of the caller. The Channel calls done() when the
-    response has arrived or the request has failed.
+    response has arrived or the request has failed. PendingOutcome has the attributes `outcome`,
+    `failed`, `callback` and `context`.
 
     input: the InputState of the Channel.
     id: the id of the request.
@@ -137,7 +139,8 @@ class PendingReply(PendingOutcome, eq=False):
     progress: the tracker of the request's progress; None if the caller has not requested progress.
     """
 
-    # Declared again here, to make it a positional argument, which saves 50 ns.
+    # PendingOutcome declares this with the keyword-only fields. Declared here again, it becomes a
+    # positional argument, which saves 50 ns.
     _loop: asyncio.AbstractEventLoop
     input: InputState
     id: int
@@ -189,13 +192,16 @@ class ReplyOwner(Protocol):
 
 
 class ForwardedReply(PendingReply, eq=False):
-    """A request of a proxy that waits for its response, and that no task awaits.
+    """A pending request that a proxy has forwarded. No task awaits it.
 
-    When the request has an outcome, `callback` is called with this object. `outcome` is then the
-    result or, if `failed` is True, an exception. error() returns a more detailed exception.
+    When the request has an outcome, the Channel calls `callback` with this object. `outcome` is
+    then the result or, if `failed` is True, an exception. error() returns a more detailed
+    exception.
+
     owner: the Channel that has sent the request.
     """
 
+    # Always set. The default is needed after other fields with defaults.
     owner: ReplyOwner | None = None
 
     def give_up(self) -> None:
@@ -249,7 +255,8 @@ class ProgressTracker(Struct, eq=False):
 
     token: the progress token in the request's `_meta`.
     callback: the caller's function.
-    idle_timeout_s: how many seconds may pass between two progress notifications.
+    idle_timeout_s: how many seconds may pass until the response arrives. Each progress notification
+        starts this time again.
     total_s: how many seconds the request may take in all.
     pending: the request; None until it is sent.
     last: the last progress that was reported; minus infinity before the first.
@@ -318,7 +325,8 @@ class ProgressTrackers:
         """Provide a tracker with a new progress token, until the end of the `with` block.
 
         callback: a function callback(done, total, message) for the progress notifications.
-        idle_timeout_s: how many seconds may pass between two progress notifications.
+        idle_timeout_s: how many seconds may pass until the response arrives. Each progress
+            notification starts this time again.
         total_s: how many seconds the request may take in all.
         """
         self.last_token += 1
@@ -361,7 +369,8 @@ class DeadlineTimer:
     Attributes:
     loop: the running event loop.
     time: a function that returns the current time.
-    wakes_at: the time at which the timer will fire; infinite if it is not set.
+    wakes_at: the time that was passed to the last wake_at(); infinite before the first. stop() does
+        not change it.
     """
 
     def __init__(self, expire: Callable[[float], float]) -> None:
@@ -398,7 +407,8 @@ def request_template(method: str, before: bytes = b"", after: bytes = b"") -> by
 
     method: the method of the request.
     before, after: the beginning and the end of the params, if these are the same for all requests
-        with this template. Then only the JSON between them is filled in.
+        with this template, such as `{"name":"add","arguments":` and `}`. Then only the JSON between
+        `before` and `after` is filled in.
     """
     # The result is itself a template, so a `%` in the fixed parts must be escaped.
     fixed = (part.replace(b"%", b"%%") for part in (encode(method), before, after))

@@ -32,7 +32,7 @@ __all__ = ["RequestBuilder"]
 # response with these bytes cannot be `input_required`.
 COMPLETE = b'"result":{"resultType":"complete"'
 # COMPLETE is searched for only in this many bytes at the beginning of a response.
-HEAD_BYTES = 96
+SEARCHED_BYTES = 96
 # At most this many tools have a prepared request.
 MAX_PREPARED = 1024
 # At most this many methods have a prepared request for forwarded calls. MCP has fewer methods, but
@@ -59,7 +59,7 @@ def _decode_modern_tool_reply(frame: bytes) -> _ToolReply | Reply:
 
     The result stays undecoded if it may be an `input_required` result.
     """
-    if frame.find(COMPLETE, 0, HEAD_BYTES) >= 0:
+    if frame.find(COMPLETE, 0, SEARCHED_BYTES) >= 0:
         return _decode_tool_reply(frame)
     return decode_reply(frame)
 
@@ -140,6 +140,7 @@ class RequestBuilder:
         user_meta: keys and values that the user adds to `_meta`; None to add nothing.
         """
         if token or user_meta:
+            # The members that the revision requires override the user's.
             progress = {"progressToken": token} if token else {}
             return _join_meta(encode({**(user_meta or {}), **self._meta, **progress}), body)
         if self.is_modern:
@@ -186,7 +187,7 @@ class RequestBuilder:
         return self._encoded_caller_meta
 
     def _caller_members(self, caller: ClientFacts, level: Level | None) -> dict[str, Any]:
-        """Return `_meta` with the name and the capabilities of another client.
+        """Return `_meta`, undecoded, with the name and the capabilities of another client.
 
         level: the lowest level of the log messages that this client requests; None for no log
             messages.

@@ -1,6 +1,6 @@
 """RequestHandlers: answers the requests of a server to its client, with the user's functions.
 
-These "client requests" are elicitation (filling in a form or opening a URL), sampling (asking a
+The server sends three kinds: elicitation (filling in a form or opening a URL), sampling (asking a
 model) and listing roots. A request for which the user has passed no function to Client is refused.
 Before the values of a form are sent, the form's defaults are added and all values are checked. This
 module opens no URL: the user's function may do so, after it has asked a person.
@@ -116,7 +116,8 @@ class RequestHandlers:
 
         method, params: the method and the undecoded params of the request.
         server: the server's name and version, for the user's function.
-        Raises RpcError, which the caller sends to the server as the error response:
+        With `answer_any`, calls this function and raises its exceptions unchanged. Otherwise raises
+        RpcError, which the caller sends to the server as the error response:
 
         - if the client has not declared the capability for this request,
         - if the params are malformed,
@@ -242,11 +243,12 @@ async def _call(name: str, handler: Callable[..., object] | None, *args: object)
         raise RpcError(INTERNAL_ERROR, "Internal error: the client could not answer") from exc
 
 
-def _wrong_answer(name: str, expected: str, answer: object) -> RpcError:
+def _wrong_answer(name: str, expected: str, got: object) -> RpcError:
     """Log that a user's function has returned an invalid value, and return the error to send.
 
     The error does not quote the value, which the server must not see.
     name: the argument of Client with which the function was passed.
+    got: the value, or an exception that describes it.
     """
-    log.error("the %s function of this client: expected %s, got %r", name, expected, answer)
+    log.error("the %s function of this client: expected %s, got %r", name, expected, got)
     return RpcError(INTERNAL_ERROR, "Internal error: the client could not answer")

@@ -33,7 +33,7 @@ class MessageHandler(Protocol):
     """Handles the requests and notifications of a server."""
 
     def on_request(self, incoming: IncomingRequest) -> None:
-        """Handle a request of the server. Answer it with peer.respond() or peer.fail()."""
+        """Handle a request. Answer it with respond() or fail() of the Channel's `peer`."""
         ...
 
     def on_notification(self, message: Message) -> None:

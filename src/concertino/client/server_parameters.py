@@ -36,8 +36,8 @@ class ServerParameters(Struct, frozen=True, metaclass=HintingStructMeta):
     cwd: the working directory of the program; by default that of this process.
     inherit: the names of the environment variables that the program gets from this process; by
         default a few that most programs need, such as PATH and HOME.
-    ladder: how long to wait for the end of the program after each step of the shutdown: closing
-        stdin, SIGTERM and SIGKILL.
+    ladder: how many seconds to wait for the end of the program after each of the three steps of the
+        shutdown: closing stdin, SIGTERM and SIGKILL.
     Raises TypeError if a field has a wrong type. The error shows no values of `args` and `env`,
     which may be secrets.
     """

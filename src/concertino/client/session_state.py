@@ -44,8 +44,8 @@ class SessionState:
         self._request_s = settings.timeouts.request_s
         self._log = log
         self._log_level: Level | None = None
-        # URI of subscribe() -> the id of its subscriptions/listen request. The id is 0 while the
-        # subscription is being opened, and always for a server before 2026-07-28.
+        # URI of subscribe() -> the id of its subscriptions/listen request. 0 stands for no id:
+        # while the subscription is being opened, and always for a server before 2026-07-28.
         self._subscriptions: dict[str, Id] = {}
         # The URIs of the latest watch().
         self._watched: frozenset[str] = frozenset()
@@ -76,8 +76,8 @@ class SessionState:
         connection.require("resources")
         id = self._subscriptions.get(uri)
         # Only a server of 2026-07-28 can end a subscription.
-        may_have_ended = connection.is_modern
-        if id is not None and (not may_have_ended or connection.current.subscriptions.is_open(id)):
+        is_lasting = not connection.is_modern
+        if id is not None and (is_lasting or connection.current.subscriptions.is_open(id)):
             return
 
         # Remember the subscription before the request: a restart meanwhile has to repeat it.
@@ -106,8 +106,8 @@ class SessionState:
             # restart, from the start, because the restarted server may speak another revision.
             await self._subscribe(uri)
             return
-        # Meanwhile, unsubscribe() may have been called (current_id is None), or another subscribe()
-        # may have succeeded. Then close this subscription.
+        # Meanwhile, unsubscribe() may have removed the URI, so that current_id is None, or another
+        # subscribe() may have succeeded. Then close this subscription.
         current_id = self._subscriptions.get(uri)
         if current_id is None or missing or subscriptions.is_open(current_id):
             subscriptions.close(id)
@@ -237,8 +237,6 @@ class SessionState:
     async def _usable_conversation(self, label: str) -> Conversation:
         """Return the Conversation with the running server. Waits while the server is restarted.
 
-        A Conversation is the client's side of one connection. Each start of the server makes a new
-        Conversation.
         label: the method and subject of the request that is to be sent, for error messages.
         Raises TimedOut if the restart takes too long, and Disconnected if the server will not be
         restarted.

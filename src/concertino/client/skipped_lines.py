@@ -25,7 +25,7 @@ from concertino.transports.connection import Connection, SupportsOversizeReports
 MAX_SKIPPED_KEPT = 8
 # After the first MAX_SKIPPED_KEPT lines, only the 10th, the 100th and so on are logged.
 LOGGED_COUNTS = frozenset(10**power for power in range(1, 10))
-# The log text for a skipped line: its number, the reason and the line.
+# The log text for a skipped line: its number, what it is, and the line itself.
 SKIPPED = "line %d was skipped, it is %s: %s"
 # The ids of at most this many abandoned requests are remembered.
 MAX_ABANDONED = 4096
@@ -33,7 +33,7 @@ MAX_ABANDONED = 4096
 ENDLESS_S = 10.0
 # One key and its value at the beginning of a message. The second group is the value if the value is
 # a string without escapes or an integer of at most 18 digits. For any other value, the group is
-# empty, and the next match fails.
+# empty. The next match then fails, because parse_head() does not find where this value ends.
 MEMBER = rb'[\s{,]*"(jsonrpc|id|result|error|method|params)"\s*:\s*("[^"\\]*"|-?\d{1,18}|)'
 
 
@@ -96,11 +96,11 @@ class OversizeWatch:
     If the line has not ended after ENDLESS_S seconds, the Channel closes the connection.
 
     Attributes:
-    checks_at: the time at which the Channel must call is_endless(), by the loop's clock; infinite
-        if no line is watched.
-    discarded_bytes: the size of the latest line that was too long and could not be matched with a
-        request; 0 if there was none. For the errors of requests that time out, because the line may
-        have been the response.
+    checks_at: the time at which the Channel must call expire(), by the loop's clock; infinite if no
+        line is watched.
+    discarded_bytes: how many bytes had arrived of the latest line that was too long and could not
+        be matched with a request, when it exceeded the limit; 0 if there was none. For the errors
+        of requests that time out, because the line may have been the response.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -117,7 +117,7 @@ class OversizeWatch:
         self.checks_at = now + ENDLESS_S
         return b"" if self._reports is None else self._reports.oversize_head
 
-    def is_endless(self, now: float) -> bool:
+    def expire(self, now: float) -> bool:
         """End the watch of the line, and return whether the line still has not ended.
 
         Call this at `checks_at`, which is ENDLESS_S after the line has exceeded the limit. An

@@ -1,4 +1,4 @@
-"""ResourceSubscriptions: the client's open `subscriptions/listen` requests (2026-07-28).
+"""ClientSubscriptions: the client's open `subscriptions/listen` requests (2026-07-28).
 
 Such a request is a subscription: it stays open, and the server sends notifications for it. There
 may be several subscriptions at a time.
@@ -30,7 +30,7 @@ from concertino.errors import ConcertinoError, Disconnected, ProtocolError, Time
 from concertino.jsonrpc.messages import Id
 from concertino.logs.formats import escape_controls
 
-__all__ = ["ResourceSubscriptions"]
+__all__ = ["ClientSubscriptions"]
 
 SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 METHOD = "subscriptions/listen"
@@ -48,7 +48,7 @@ _decode_members = Decoder(dict[str, Raw]).decode
 _decode_id = Decoder(Id).decode
 
 
-class ResourceSubscriptions:
+class ClientSubscriptions:
     """The open subscriptions over one connection to a server.
 
     channel: the Channel that sends the requests.
@@ -175,7 +175,7 @@ class ResourceSubscriptions:
         """
         if id not in self._open:
             return False
-        # The result of the `subscriptions/listen` request may still follow. It is then ignored.
+        # The result of the `subscriptions/listen` request may still follow, and is then ignored.
         self._channel.abandon(id, "ended by the server", cancels=False)
         text = escape_controls(reason[:MAX_QUOTE])
         self._on_end(id, ProtocolError(text) if reason else None)

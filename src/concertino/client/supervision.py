@@ -41,11 +41,11 @@ class Restart(Struct, frozen=True, metaclass=HintingStructMeta):
     first_s: the pause before the first restart. The pause doubles with each restart in a row. Each
         pause is shortened at random by up to a quarter, so that many servers do not start together.
     longest_s: the longest pause.
-    tries: how many starts in a row may not lead to a recovered server. Then the client gives up:
-        requests raise Disconnected.
+    tries: how many starts in a row may fail, so that the server ends before it counts as recovered.
+        Then the client gives up: requests raise Disconnected.
     steady_s: how long a server must run to count as recovered.
-    retry_s: how long after the client has given up a request starts the server once more; infinite
-        (the default) to never try again.
+    retry_s: after the client has given up, the time after which a new request starts the server
+        once more; infinite (the default) to never try again.
     Raises ValueError for a value that is not positive.
     """
 
@@ -117,8 +117,8 @@ class Supervisor:
         self._ended = asyncio.Event()
         # Set while requests need not wait for a restart: while the server runs, and after the
         # client has given up or was closed.
-        self._settled = asyncio.Event()
-        self._settled.set()
+        self._need_not_wait = asyncio.Event()
+        self._need_not_wait.set()
         self._start_task(0)
 
     def _start_task(self, tries: int) -> None:
@@ -136,7 +136,7 @@ class Supervisor:
         """
         self.failure = error
         self.state = "backing-off"
-        self._settled.clear()
+        self._need_not_wait.clear()
         self._ended.set()
 
     async def wait_until_running(self, label: str, within_s: float) -> None:
@@ -154,7 +154,7 @@ class Supervisor:
             self._try_again()
         try:
             async with asyncio.timeout(None if within_s == FOREVER else within_s):
-                await self._settled.wait()
+                await self._need_not_wait.wait()
         except TimeoutError:
             raise TimedOut(
                 f"{label}: not sent, because the server ({self.state}) was not restarted within "
@@ -170,9 +170,9 @@ class Supervisor:
         now = asyncio.get_running_loop().time()
         if now - self._failed_at >= self._rules.retry_s:
             self.state = "backing-off"
-            self._settled.clear()
+            self._need_not_wait.clear()
+            # As if the server had just ended, with one start left before the client gives up.
             self._ended.set()
-            # One start is left before the client gives up again.
             self._start_task(self._rules.tries - 1)
 
     async def close(self) -> None:
@@ -180,7 +180,7 @@ class Supervisor:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self.state = "closed"
-        self._settled.set()
+        self._need_not_wait.set()
 
     async def _run(self, tries: int) -> None:
         """Restart the server whenever it has ended, until the client gives up.
@@ -190,12 +190,13 @@ class Supervisor:
         now = asyncio.get_running_loop().time
         rules = self._rules
         pause_s = rules.first_s
-        # When the server was started, and how many requests it had answered before its user could
-        # send requests. More answers than that show that the server works.
-        up_since, answers = now(), self._server.count_answers()
+        # When the server was started, and how many requests it had answered before the user of the
+        # client could send requests. More answers than that show that the server works.
+        up_since, answers_before = now(), self._server.count_answers()
         while True:
             await self._ended.wait()
-            if now() - up_since >= rules.steady_s or self._server.count_answers() > answers:
+            has_answered = self._server.count_answers() > answers_before
+            if has_answered or now() - up_since >= rules.steady_s:
                 tries, pause_s = 0, rules.first_s
 
             is_up = False
@@ -210,14 +211,14 @@ class Supervisor:
                 is_up = await self._try_bring_up()
 
             self.restarts += 1
-            up_since, answers = now(), self._server.count_answers()
+            up_since, answers_before = now(), self._server.count_answers()
             # The server may have ended again meanwhile.
             if not self._ended.is_set():
                 self.state = "running"
-                self._settled.set()
+                self._need_not_wait.set()
                 await self._server.on_restart()
                 # The requests of on_restart() do not show that the server has recovered.
-                answers = self._server.count_answers()
+                answers_before = self._server.count_answers()
 
     async def _bring_down_and_wait(self, tries: int, pause_s: float) -> None:
         """Release the server that has ended, and wait before the next start.
@@ -253,7 +254,7 @@ class Supervisor:
         """Stop restarting the server. Requests that wait for it raise Disconnected."""
         self.state = "failed"
         self._failed_at = asyncio.get_running_loop().time()
-        self._settled.set()
+        self._need_not_wait.set()
         self._log.error("%s", self._gave_up_error("the server"))
         await self._server.bring_down()
 

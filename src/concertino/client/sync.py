@@ -91,7 +91,7 @@ class SyncClient(ConnectionFacts):
 
         A server that is a program first gets time to end by itself (ServerParameters.ladder has the
         times). Requests for which other threads wait raise Disconnected. May be called again, and
-        from any thread.
+        from any thread but that of the Client's event loop, in which it raises RuntimeError.
         """
         portal = self._portal
         if portal is not None and portal.is_own_thread:
@@ -130,7 +130,8 @@ class SyncClient(ConnectionFacts):
         except PortalClosed:
             raise RuntimeError(NOT_OPEN) from None
 
-    # Requests, with the signatures and docstrings of Client
+    # Requests, with the signatures and docstrings of Client. The methods of Client for proxies
+    # (watch, forward, begin_forward) are left out.
 
     call_tool = _blocking(Client.call_tool)
     list_tools = _blocking(Client.list_tools)

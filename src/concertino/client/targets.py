@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 # How a client replaces an HTTP session that the server has ended. The client gives up when two
-# sessions in a row have ended before a response. A request 1 s later tries again.
+# sessions in a row have ended before a response. A request at least 1 s after that tries again.
 NEW_SESSION = Restart(first_s=0.05, tries=2, retry_s=1.0)
 # Words of a command that start another program, and so do not name the server.
 LAUNCHERS = frozenset(
@@ -67,7 +67,7 @@ class OpenTarget:
 
     connection: the Connection, which is not open yet.
     child: the server's process; None if this client has started no process.
-    parameters: the ServerParameters of this process; None if there is no process.
+    parameters: the ServerParameters with which `child` was started; None without a process.
     refused: for a server without a process, a function that returns the ids of the requests that
         the server has certainly not executed; None if that is not known.
     """
@@ -339,7 +339,7 @@ class _Program:
             limits=limits,
             ladder=parameters.ladder,
         )
-        return OpenTarget(child, child, parameters)
+        return OpenTarget(connection=child, child=child, parameters=parameters)
 
 
 def _server_name(command: list[str]) -> str:

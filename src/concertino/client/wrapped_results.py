@@ -70,19 +70,21 @@ class WrappedResults:
     ) -> CallToolResult:
         """Return a result, with structured content `{"result": value}` replaced by the value.
 
-        Returns the result unchanged if the tool itself returns such objects.
+        Returns the result unchanged if the tool itself returns such objects. This is found out by
+        the tool's output schema. Fetches the list of tools if it is not known; if that fails, all
+        tools count as tools without an output schema.
+
         name: the name of the tool.
         result: a result whose structured content is an object with the key `result`.
         conversation: the connection over which the server has sent the result.
-        timeout_s: the time limit for each page of the list of tools, in seconds. If the list cannot
-            be fetched, all tools count as tools without an output schema.
+        timeout_s: the time limit for each page of the list of tools, in seconds.
         """
         content = cast("dict[str, Any]", result.structured_content)
         if len(content) > 1:
             return result
         async with self._fetching:
-            state = conversation, conversation.notifications.tool_changes
-            if self._fetched_in != state:
+            fetched_in = conversation, conversation.notifications.tool_changes
+            if self._fetched_in != fetched_in:
                 self._wrappings = {}
                 try:
                     tools = await self._fetch(timeout_s)
@@ -92,7 +94,7 @@ class WrappedResults:
                     self._wrappings = {
                         tool.name: _wrapping_of(tool.output_schema) for tool in tools
                     }
-                self._fetched_in = state
+                self._fetched_in = fetched_in
 
         wrapping = self._wrappings.get(name, "by_text")
         if _is_wrapped(content, result.text, wrapping):
