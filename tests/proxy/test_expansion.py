@@ -10,8 +10,9 @@ import pytest
 
 from concertino.logs.redact import redactor
 from concertino.proxy.expansion import Expander
+from concertino.proxy.input_entries import InputEntry
 from concertino.proxy.secret_sources import SecretReference
-from concertino.proxy.server_file import InputEntry, ServerFile
+from concertino.proxy.server_file import ServerFile
 from concertino.proxy.value_reader import InvalidServerFile, Template
 
 ENVIRONMENT = {

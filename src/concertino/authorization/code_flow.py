@@ -34,9 +34,9 @@ def check_page(url: str) -> str:
     try:
         parsed = parse_url(url)
     except ValueError as exc:
-        raise AuthorizationError(f"authorization_endpoint: {exc}") from None
+        raise AuthorizationError(f"the login page: {exc}") from None
     if not parsed.is_tls and not is_loopback(parsed.host):
-        raise AuthorizationError(f"authorization_endpoint: expected https, got {parsed.text}")
+        raise AuthorizationError(f"the login page: expected https, got {parsed.text}")
     return url
 
 

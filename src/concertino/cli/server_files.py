@@ -149,8 +149,8 @@ def refuse_plain_secrets(given: Mapping[str, str], declared: Mapping[str, object
     """
     # All users of the machine can see the command line.
     from concertino.proxy.expansion import input_variable
+    from concertino.proxy.input_entries import InputEntry
     from concertino.proxy.secret_sources import SECRET
-    from concertino.proxy.server_file import InputEntry
 
     for id, value in given.items():
         entry = declared.get(id)

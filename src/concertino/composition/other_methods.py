@@ -63,7 +63,7 @@ def _open_names(features: ServerFeatures) -> Iterable[str]:
 def _covers(capability: str, method: str) -> bool:
     """Return whether a method belongs to a capability.
 
-    The method `acme/run` belongs to the capability `acme`, and `com.acme/x/run` and `x/run` belong
+    The method `acme/run` belongs to the capability `acme`. Both `com.acme/x/run` and `x/run` belong
     to `com.acme/x`.
     """
     short = capability.rpartition("/")[2]

@@ -124,7 +124,7 @@ class BoundedNames:
 
     def __init__(self, parts: Iterable[str] = ()) -> None:
         self.prefixes: dict[str, str] = {}
-        # Part that has been removed -> its prefix.
+        # Part that has been removed -> its prefix, for the results of its last calls.
         self._former: dict[str, str] = {}
         # Prefix -> part.
         self._parts: dict[str, str] = {}

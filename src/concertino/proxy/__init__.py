@@ -8,10 +8,10 @@ for reading:
   upstream_pool.py has all of them. forwarded_call.py, server_questions.py and parked_calls.py pass
   the server's requests, such as elicitations, to the client. event_streams.py passes on the
   notifications of events/stream. manifests.py remembers the lists of the server's last run.
-- A server file: server_file.py reads it, with server_members.py and server_options.py; expansion.py
-  and secret_sources.py replace `${...}`. definitions.py and approvals.py record which servers the
-  user has approved. file_parts.py, file_server.py and servers.py make one Backend of the approved
-  servers.
+- A server file: server_file.py reads it, with server_members.py, server_options.py and
+  input_entries.py; expansion.py and secret_sources.py replace `${...}`. definitions.py and
+  approvals.py record which servers the user has approved. file_parts.py, file_server.py and
+  servers.py make one Backend of the approved servers.
 - Commands: reloading.py and warm_program.py (a process that is started in advance) belong to
   `concertino dev`, running_proxies.py to `concertino ps`, and abandoned_servers.py to
   `concertino reap`.

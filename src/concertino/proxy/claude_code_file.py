@@ -152,12 +152,12 @@ def read_server_lists(data: bytes) -> Iterator[ServerList]:
     at = 0
     for name, raw in _decode_members(data).items():
         # Begin behind the previous member, because the same text may also occur before.
-        at = data.index(raw, at)
+        start = data.index(raw, at)
+        at = start + len(bytes(raw))
         if name == "mcpServers":
-            yield _locate("", data, at, raw)
+            yield _locate("", data, start, raw)
         elif name == "projects" and bytes(raw) != b"null":
-            yield from _read_projects(data, at, raw)
-        at += len(bytes(raw))
+            yield from _read_projects(data, start, raw)
 
 
 def _read_projects(data: bytes, at: int, raw: Raw) -> Iterator[ServerList]:
@@ -167,18 +167,17 @@ def _read_projects(data: bytes, at: int, raw: Raw) -> Iterator[ServerList]:
     raw: that object, undecoded.
     """
     for folder, project in _decode_members(raw).items():
-        at = data.index(project, at)
+        start = data.index(project, at)
+        at = start + len(bytes(project))
         try:
             members = _decode_members(project)
             disabled = frozenset(_decode_names(members.get("disabledMcpServers", b"[]")))
         except DECODE_ERRORS:
             # Claude Code may change the format of its file. A project that cannot be read is
             # skipped, so that all other projects can still be used.
-            at += len(bytes(project))
             continue
         servers = members.get("mcpServers", Raw(b"{}"))
         # Find the index at which the list of servers begins, after all members before it.
-        start = at
         for name, member in members.items():
             start = data.index(member, start)
             if name == "mcpServers":
@@ -187,7 +186,6 @@ def _read_projects(data: bytes, at: int, raw: Raw) -> Iterator[ServerList]:
         # An empty name would stand for the user's own servers.
         if folder:
             yield _locate(folder, data, start, servers, disabled)
-        at += len(bytes(project))
 
 
 def _locate(

@@ -109,12 +109,12 @@ class EventStreams:
         def on_reply(_: object) -> None:
             stream.has_news.set()
 
-        reply = client.begin_forward(call, context.client, None, on_reply)
+        reply = client.begin_forward(call, context.client, level=None, callback=on_reply)
         if reply is None:
             # The server is being restarted, or does not read its input now. A ping waits until it
             # reads again.
             await client.ping()
-            reply = client.begin_forward(call, context.client, None, on_reply)
+            reply = client.begin_forward(call, context.client, level=None, callback=on_reply)
         if reply is None:
             raise RpcError(INTERNAL_ERROR, f"Internal error: {self._name}: send it again later")
         self._streams[reply.id] = stream

@@ -18,8 +18,9 @@ from itertools import groupby
 from pathlib import Path
 
 from concertino.logs.redact import learn_secrets
+from concertino.proxy.input_entries import InputEntry
 from concertino.proxy.secret_sources import SECRET, SecretReference, parse_secret
-from concertino.proxy.server_file import InputEntry, ServerFile
+from concertino.proxy.server_file import ServerFile
 from concertino.proxy.value_reader import InvalidServerFile, Template, ValueReader
 
 __all__ = [
@@ -146,36 +147,36 @@ class Expander:
 
     def _expand_reference(
         self,
-        name: str,
+        content: str,
         template: Template,
         label: str,
         depth: int,
     ) -> Iterator[str | SecretReference]:
-        """Yield the pieces that replace `${name}`."""
-        if name in self._predefined:
-            yield self._predefined[name]
-        elif name.startswith("input:"):
-            yield self._read_input(name.removeprefix("input:"), template, label)
-        elif name.startswith(SECRET):
-            yield self._parse_secret(name.removeprefix(SECRET), template, label)
+        """Yield the pieces that replace `${CONTENT}`."""
+        if content in self._predefined:
+            yield self._predefined[content]
+        elif content.startswith("input:"):
+            yield self._read_input(content.removeprefix("input:"), template, label)
+        elif content.startswith(SECRET):
+            yield self._parse_secret(content.removeprefix(SECRET), template, label)
         else:
-            yield from self._expand_variable(name, template, label, depth)
+            yield from self._expand_variable(content, template, label, depth)
 
     def _expand_variable(
         self,
-        name: str,
+        content: str,
         template: Template,
         label: str,
         depth: int,
     ) -> Iterator[str | SecretReference]:
         """Yield the value of `${VAR}` or `${env:VAR}`, or the pieces of its default."""
-        variable, has_default, default = name.removeprefix("env:").partition(":-")
+        variable, has_default, default = content.removeprefix("env:").partition(":-")
         if VARIABLE.fullmatch(variable) is None:
             raise self._error(
                 template,
                 label,
-                f"${{{name[:40]}}}: expected ${{VARIABLE}}, ${{VARIABLE:-default}}, ${{env:...}}, "
-                "${input:...}, ${secret:...} or ${workspaceFolder}",
+                f"${{{content[:40]}}}: expected ${{VARIABLE}}, ${{VARIABLE:-default}}, "
+                "${env:...}, ${input:...}, ${secret:...} or ${workspaceFolder}",
             )
         value = self._environment.get(variable)
         # An empty variable counts as not set if there is a default, as in a shell and in Claude
@@ -285,17 +286,17 @@ def _show_references(text: str, depth: int) -> str:
     )
 
 
-def _show_reference(name: str, depth: int) -> str:
-    """Return `${name}` with its default hidden. A malformed reference is hidden completely."""
-    variable, has_default, default = name.removeprefix("env:").partition(":-")
-    if name == "/" or name.startswith(("input:", SECRET)):
-        return f"${{{name}}}"
+def _show_reference(content: str, depth: int) -> str:
+    """Return `${CONTENT}` with its default hidden. A malformed reference is hidden completely."""
+    variable, has_default, default = content.removeprefix("env:").partition(":-")
+    if content == "/" or content.startswith(("input:", SECRET)):
+        return f"${{{content}}}"
     if VARIABLE.fullmatch(variable) is None:
         return NOT_SHOWN
     if not has_default:
-        return f"${{{name}}}"
+        return f"${{{content}}}"
     # `VAR:-` or `env:VAR:-`.
-    before_default = name[: len(name) - len(default)]
+    before_default = content[: len(content) - len(default)]
     return "${" + before_default + _show_references(default, depth + 1) + "}"
 
 

@@ -108,7 +108,8 @@ class FileServer:
             raise ConcertinoError(str(exc)) from None
         server: Backend = proxy
         if self._pin is not None:
-            server = self._pinned = self._pin(proxy)
+            self._pinned = self._pin(proxy)
+            server = self._pinned
         # Passes on the notifications of the server. Each time that _wrap() makes other wrappers,
         # `relay.outlet` becomes the innermost of them.
         relay = NotifierWrapper(outlet)

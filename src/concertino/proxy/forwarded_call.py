@@ -139,15 +139,15 @@ class SuspendableCall(ForwardedCall, eq=False):
     the client's request is answered with the question, while the call to the server goes on. The
     client's next request contains the answer.
 
-    work: the task that calls the server, or a future that gets the server's result. Cancelling it
-        cancels the call at the server.
+    server_result: a task or future for the server's result. Cancelling it cancels the call at the
+        server.
 
     Attributes:
     undeclared: client capabilities that the server's requests needed, but that the client has not
         declared. These requests were refused.
     """
 
-    work: asyncio.Future[Raw]
+    server_result: asyncio.Future[Raw]
     # msgspec makes a new set and dict for each object.
     undeclared: set[str] = set()
     # The key of a question, such as `q1` -> the question.
@@ -158,7 +158,7 @@ class SuspendableCall(ForwardedCall, eq=False):
     _last_key: int = 0
 
     def __post_init__(self) -> None:
-        self.work.add_done_callback(self._on_work_done)
+        self.server_result.add_done_callback(self._on_result)
 
     def accepts_questions(self) -> bool:
         return self.method in INPUT_METHODS
@@ -186,7 +186,7 @@ class SuspendableCall(ForwardedCall, eq=False):
         server is cancelled, too.
         """
         try:
-            while not self.work.done():
+            while not self.server_result.done():
                 self._has_news.clear()
                 try:
                     is_asked = any(item.is_open for item in self._questions.values())
@@ -197,9 +197,9 @@ class SuspendableCall(ForwardedCall, eq=False):
                     if self.questions:
                         break
         except asyncio.CancelledError:
-            self.work.cancel()
+            self.server_result.cancel()
             raise
-        return self.work.done()
+        return self.server_result.done()
 
     def resume(self, context: Context, answers: Mapping[str, Raw]) -> None:
         """Pass the answers in the client's next request on to the server, which continues the call.
@@ -222,10 +222,10 @@ class SuspendableCall(ForwardedCall, eq=False):
                 error = RpcError(INTERNAL_ERROR, f"Internal error: {text}")
                 question.answer.set_exception(error)
 
-    def _on_work_done(self, work: asyncio.Future[Raw]) -> None:
+    def _on_result(self, server_result: asyncio.Future[Raw]) -> None:
         # exception() marks the exception as retrieved. Otherwise asyncio would log it if the client
         # never sends its next request.
-        if not work.cancelled():
-            work.exception()
+        if not server_result.cancelled():
+            server_result.exception()
         self.refuse_questions("the call that the question belongs to has ended")
         self._has_news.set()

@@ -46,7 +46,7 @@ class ParkedCalls:
         If `most` calls wait already, cancels this call at its server and raises RpcError.
         """
         if len(self._calls) >= self._most:
-            call.work.cancel()
+            call.server_result.cancel()
             text = f"busy: {self._most} calls wait for answers of their clients"
             raise RpcError(BUSY, text, {"maxParked": self._most})
         handle = os.urandom(HANDLE_BYTES)
@@ -80,8 +80,8 @@ class ParkedCalls:
             if calls is None or call in calls:
                 timer.cancel()
                 del self._calls[handle]
-                call.work.cancel()
+                call.server_result.cancel()
 
     def _expire(self, handle: bytes) -> None:
         call, _ = self._calls.pop(handle)
-        call.work.cancel()
+        call.server_result.cancel()

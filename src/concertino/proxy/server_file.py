@@ -30,6 +30,7 @@ from concertino.proxy.claude_code_file import (
 )
 from concertino.proxy.file_access import read_own_file
 from concertino.proxy.file_values import FileMember, FileValue, InvalidText
+from concertino.proxy.input_entries import InputEntry, read_inputs
 from concertino.proxy.json_comments import parse_json
 from concertino.proxy.server_members import (
     DEFAULTS,
@@ -45,7 +46,6 @@ from concertino.transforms.tool_search import ToolListOptions, ToolsMode
 
 __all__ = [
     "SERVER_LISTS",
-    "InputEntry",
     "ServerEntry",
     "ServerFile",
     "parse_server_file",
@@ -68,26 +68,6 @@ TRANSPORTS = {
     "sse": "sse",
     "ws": "ws",
 }
-
-
-class InputEntry(Struct, frozen=True):
-    """An input that a file declares: a value that the user gives when the servers are started.
-
-    id: the name of the input, which `${input:ID}` refers to.
-    description: what the value is, for the user; "" if the file does not say it.
-    default: the value if the user gives none; None if the user must give one.
-    choices: the allowed values; () if every value is allowed.
-    is_secret: whether the value must not be shown.
-    line, column: the position of the id in the file, counted from 1.
-    """
-
-    id: str
-    description: str = ""
-    default: str | None = None
-    choices: tuple[str, ...] = ()
-    is_secret: bool = False
-    line: int = 1
-    column: int = 1
 
 
 class ServerEntry(Struct, frozen=True, kw_only=True):
@@ -286,7 +266,7 @@ class _FileReader:
                 members[label], label, f"expected at most {MAX_SERVERS} servers, got {len(entries)}"
             )
         servers = tuple(self._read_server(name, member, label) for name, member in entries.items())
-        inputs = self._read_inputs(members["inputs"].value) if "inputs" in members else {}
+        inputs = read_inputs(reader, members["inputs"].value) if "inputs" in members else {}
         tools = ToolListOptions()
         if OPTIONS_KEY in members:
             tools = self._read_tools(members[OPTIONS_KEY].value)
@@ -433,54 +413,6 @@ class _FileReader:
             label = f"{OPTIONS_KEY}.tools_budget"
             fields["budget_tokens"] = reader.positive_integer(budget.value, label)
         return ToolListOptions(**fields)
-
-    # Inputs
-
-    def _read_inputs(self, value: FileValue) -> dict[str, InputEntry]:
-        """Return the inputs that the file declares, by id."""
-        inputs: dict[str, InputEntry] = {}
-        for index, item in enumerate(self._reader.items(value, "inputs")):
-            entry = self._read_input(item, f"inputs[{index}]")
-            if entry.id in inputs:
-                raise self._reader.error(item, f"inputs[{index}]", f"{entry.id!r} is there already")
-            inputs[entry.id] = entry
-        return inputs
-
-    def _read_input(self, value: FileValue, label: str) -> InputEntry:
-        """Return one input that the file declares (VS Code)."""
-        reader = self._reader
-        members = reader.members(value, label)
-        if "id" not in members:
-            raise reader.error(value, label, "expected an id")
-
-        def text(name: str) -> str:
-            member = members.get(name)
-            return "" if member is None else reader.any_text(member.value, f"{label}.{name}")
-
-        is_secret = False
-        if (password := members.get("password")) is not None:
-            is_secret = reader.flag(password.value, f"{label}.password")
-        choices: tuple[str, ...] = ()
-        if (options := members.get("options")) is not None:
-            choices = tuple(
-                self._read_option(item, f"{label}.options[{index}]")
-                for index, item in enumerate(reader.items(options.value, f"{label}.options"))
-            )
-        return InputEntry(
-            id=reader.text(members["id"].value, f"{label}.id"),
-            description=text("description"),
-            default=text("default") if "default" in members else None,
-            choices=choices,
-            is_secret=is_secret,
-            line=members["id"].line,
-            column=members["id"].column,
-        )
-
-    def _read_option(self, value: FileValue, label: str) -> str:
-        """Return one choice of an input: a string, or `value` of an object with label and value."""
-        if isinstance(value.content, Mapping) and "value" in value.content:
-            value = value.content["value"].value
-        return self._reader.any_text(value, label)
 
 
 def _merge(fields: dict[str, Any], field: str, value: Any) -> None:

@@ -43,7 +43,7 @@ LOCK_RETRY_S = 0.02
 class UnusableState(ConcertinoError):
     """Raised if a file of the user's state cannot be read or written.
 
-    Also raised if other users can write it, because it says which programs may run.
+    Also raised if other users can write the file, because its content says which programs may run.
     """
 
 

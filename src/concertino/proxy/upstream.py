@@ -248,7 +248,7 @@ class Upstream:
         self._settings.parked.cancel(suspended)
         await self.client.aclose()
         if suspended:
-            await asyncio.wait([call.work for call in suspended])
+            await asyncio.wait([call.server_result for call in suspended])
 
     # Calls
 
@@ -290,7 +290,8 @@ class Upstream:
             del self._calls[forwarded]
         if is_modern and (question := to_input_required(raw)) is not None:
             return question
-        # If the client speaks the server's revision, the session sends it this JSON unchanged.
+        # If the client speaks the server's revision, the session sends it this JSON unchanged. The
+        # Client may have restarted the server meanwhile, with another revision.
         caller.pass_result(raw, client.protocol_version)
         return raw
 
@@ -355,12 +356,12 @@ class Upstream:
         # collection.
         forwarded.reply = None
         if (suspendable := forwarded.suspendable) is not None:
-            work = suspendable.work
-            # If the call was cancelled in the meantime, `work` is done already.
-            if not work.done() and reply.failed:
-                work.set_exception(reply.error(self._time()))
-            elif not work.done():
-                work.set_result(reply.outcome)
+            result_future = suspendable.server_result
+            # If the call was cancelled in the meantime, the future is done already.
+            if not result_future.done() and reply.failed:
+                result_future.set_exception(reply.error(self._time()))
+            elif not result_future.done():
+                result_future.set_result(reply.outcome)
             return
         if forwarded not in self._calls:
             # The call was cancelled in the meantime.
@@ -394,7 +395,7 @@ class Upstream:
         client = self.client
         every_s = self._settings.heartbeat_s
         if every_s is None:
-            # Context.progress() may return an awaitable. The Client ignores it.
+            # Any: Context.progress() returns an awaitable, which the Client ignores.
             report: Any = context.progress
             return await client.forward(call, context.client, level=level, progress=report)
         with Heartbeat(context, every_s) as heartbeat:
@@ -418,10 +419,10 @@ class Upstream:
         `input_required` result, while the call to the server goes on. Raises RpcError.
         """
         sending = self._send(call, context)
-        work = asyncio.get_running_loop().create_task(sending, name=f"forward {call.method}")
-        forwarded = SuspendableCall(call.method, context, work)
+        task = asyncio.get_running_loop().create_task(sending, name=f"forward {call.method}")
+        forwarded = SuspendableCall(call.method, context, task)
         self._calls[forwarded] = None
-        forwarded.work.add_done_callback(partial(self._forget, forwarded))
+        task.add_done_callback(partial(self._forget, forwarded))
         if self._questions.waiting:
             self._questions.adopt(forwarded)
         return await _await_result_or_questions(self._settings, forwarded)
@@ -431,28 +432,28 @@ class Upstream:
 
         Called when the server asks the client of the call something.
         """
-        work: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
-        suspendable = SuspendableCall(forwarded.method, forwarded.context, work)
+        server_result: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
+        suspendable = SuspendableCall(forwarded.method, forwarded.context, server_result)
         forwarded.suspendable = suspendable
         # Put it in the place of the call in `_calls`, whose order tells which call is the newest.
         calls = [suspendable if call is forwarded else call for call in self._calls]
         self._calls.clear()
         self._calls.update(dict.fromkeys(calls))
-        work.add_done_callback(partial(self._forget, suspendable))
+        server_result.add_done_callback(partial(self._forget, suspendable))
         reply = forwarded.reply
         assert reply is not None
 
-        def on_done(work: asyncio.Future[Raw]) -> None:
-            # Cancelling `work` cancels the call; then cancel the request to the server, too.
-            if work.cancelled() and reply.outcome is None:
+        def on_done(server_result: asyncio.Future[Raw]) -> None:
+            # Cancelling the future cancels the call; then cancel the request to the server, too.
+            if server_result.cancelled() and reply.outcome is None:
                 reply.give_up()
 
-        work.add_done_callback(on_done)
+        server_result.add_done_callback(on_done)
         waiting = _await_result_or_questions(self._settings, suspendable)
         forwarded.runner.run(waiting, forwarded.slot)
         return suspendable
 
-    def _forget(self, forwarded: SuspendableCall, work: object) -> None:
+    def _forget(self, forwarded: SuspendableCall, server_result: object) -> None:
         del self._calls[forwarded]
 
     async def _answer(self, method: str, params: bytes) -> bytes:
@@ -572,9 +573,9 @@ def _take_result(name: str, forwarded: SuspendableCall) -> Raw:
     """
     lacked = forwarded.undeclared
     if not lacked:
-        return forwarded.work.result()
+        return forwarded.server_result.result()
     try:
-        result = forwarded.work.result()
+        result = forwarded.server_result.result()
     except RpcError as exc:
         raise missing_capability(name, lacked, exc.message) from None
     # A tool may also report its failure in a result with `isError`.

@@ -140,6 +140,7 @@ class FeaturesAsTools(BackendWrapper):
             return self._page[1]
         page = decode_tool_page(result)
         tools = [tool for tool in page.tools if name_of(tool) not in self._handlers]
+        # All other pages are usually sent unchanged, so only the last page is cached.
         if page.next_cursor is not None:
             return result if len(tools) == len(page.tools) else page.to_json(tools)
         tools += [decode(encode(tool), type=dict[str, Raw]) for tool in self._tools]

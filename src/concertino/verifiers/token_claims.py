@@ -73,6 +73,7 @@ class TokenClaims(Struct, frozen=True, kw_only=True):
         subject = self.sub or client
         if not subject or max(len(subject), len(client)) > MAX_NAME:
             raise InvalidToken("the token does not say for whom it was issued (sub)")
+        # When the HTTP layer stops accepting the token; the leeway holds there, too.
         expires = None if self.exp is None else self.exp + leeway_s
         return Principal(subject, client, issuer, self._read_scopes(), expires)
 
