@@ -25,18 +25,19 @@ __all__ = ["CodeRequest", "check_page"]
 MAX_QUERY_CHARS = 16 * 1024
 
 
-def check_page(url: str) -> str:
+def check_page(url: str, field: str = "authorization_endpoint") -> str:
     """Return the URL of a login page unchanged, if it is safe to open it in a browser.
 
     A malicious server could name a URL such as `file:...`, `javascript:...` or one that starts a
     program. Raises AuthorizationError unless it is an https URL, or an http URL of this machine.
+    field: the field of the server's JSON that contains the URL, for the text of the error.
     """
     try:
         parsed = parse_url(url)
     except ValueError as exc:
-        raise AuthorizationError(f"the login page: {exc}") from None
+        raise AuthorizationError(f"{field}: {exc}") from None
     if not parsed.is_tls and not is_loopback(parsed.host):
-        raise AuthorizationError(f"the login page: expected https, got {parsed.text}")
+        raise AuthorizationError(f"{field}: expected https, got {parsed.text}")
     return url
 
 

@@ -83,7 +83,8 @@ async def request_by_device(
     if response.status != 200:
         raise make_error(response)
     device = response.decode(_decoder)
-    prompt(check_page(device.verification_uri), _remove_controls(device.user_code))
+    page = check_page(device.verification_uri, "verification_uri")
+    prompt(page, _remove_controls(device.user_code))
 
     # At least a second, so that a server that names 0 is not asked without a pause.
     interval = max(device.interval, 1.0)
