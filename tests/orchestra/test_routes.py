@@ -154,3 +154,11 @@ def test_two_bridges_to_the_same_provider_conflict() -> None:
     plugin = routes.find_tool("list_notes", "openai")
     assert plugin is not None
     assert plugin.id == "openai"
+
+
+def test_an_ai_bridge_that_comes_first_keeps_its_names() -> None:
+    routes = build_routes([Offering("claude", provides_ai=["claude"]), Offering("notes")])
+    assert routes.replacements == ()
+    assert routes.conflicts[0] == (
+        "notes offers the tool 'list_notes', which is claude's: it is refused"
+    )

@@ -68,7 +68,7 @@ class PluginFeatures(Struct, frozen=True, eq=False):
 
 
 class PluginProvider(Protocol):
-    """The part of a plugin that this module uses.
+    """A plugin that may provide names: the part of it that this module uses.
 
     Either the hub itself runs the plugin (PluginProcess), or other processes of a NATS cluster do
     (ClusterPlugin). is_local tells the two apart.
@@ -92,9 +92,9 @@ P = TypeVar("P", bound=PluginProvider)
 class Routes(Struct, Generic[P], frozen=True, eq=False):
     """Says for each tool, prompt and storage type of a hub which plugin provides it.
 
-    tools: name -> the plugin that gets the calls without an AI provider. If only AI bridges offer a
-        tool, more than one of them, and none for claude, the tool is not in this dict: its calls
-        must name an AI provider.
+    tools: name -> the plugin that gets the calls without an AI provider. A tool that only several
+        AI bridges offer is in this dict only if one of them is for claude, the default. Calls of
+        other such tools must name an AI provider.
     ai_tools: AI provider -> name of a tool -> the AI bridge that gets the calls with this provider.
     prompts, storage: name -> the plugin that gets the requests.
     resources: the plugins that run MCP servers with resources. The hub sends each request for
@@ -117,47 +117,47 @@ class Routes(Struct, Generic[P], frozen=True, eq=False):
     conflicts: tuple[str, ...]
     replacements: tuple[str, ...]
 
-    def find_tool(self, name: str, provider: str) -> P | None:
+    def find_tool(self, name: str, ai: str) -> P | None:
         """Return the plugin that gets a call of a tool; None if no plugin may get the call.
 
         name: the name of the tool.
-        provider: the AI provider that the call names; empty for a call without one.
+        ai: the AI provider that the call names; empty for a call without one.
         """
-        if not provider:
+        if not ai:
             return self.tools.get(name)
-        bridges = self._bridges(provider)
+        bridges = self._bridges(ai)
         if bridges is None:
             return None
         plugin = bridges.get(name) or self.tools.get(name)
-        # `plugin` may be a bridge to another provider. That company must not get the call.
+        # `plugin` may be a bridge to another AI provider. That company must not get the call.
         if plugin is None or (plugin.provides_ai and name not in bridges):
             return None
         return plugin
 
-    def explain_missing_tool(self, name: str, provider: str) -> str:
+    def explain_missing_tool(self, name: str, ai: str) -> str:
         """Return a sentence that says why find_tool() has returned None for these arguments."""
-        if not provider:
-            providers = [ai for ai, tools in self.ai_tools.items() if name in tools]
-            if not providers:
+        if not ai:
+            possible = [ai for ai, tools in self.ai_tools.items() if name in tools]
+            if not possible:
                 return f"no plugin has the tool {name!r}"
             return (
                 f"several AI providers have the tool {name!r}: "
-                f"name one of {', '.join(sorted(providers))}"
+                f"name one of {', '.join(sorted(possible))}"
             )
-        if self._bridges(provider) is not None:
-            return f"the AI provider {provider!r} has no tool {name!r}"
+        if self._bridges(ai) is not None:
+            return f"the AI provider {ai!r} has no tool {name!r}"
         available = ", ".join(sorted(self.ai_tools)) or "none"
-        return f"no plugin is a bridge to the AI provider {provider!r}; available: {available}"
+        return f"no plugin is a bridge to the AI provider {ai!r}; available: {available}"
 
-    def _bridges(self, provider: str) -> Mapping[str, P] | None:
-        """Return name of a tool -> AI bridge, for the AI bridges of a provider.
+    def _bridges(self, ai: str) -> Mapping[str, P] | None:
+        """Return name of a tool -> AI bridge, for the AI bridges of an AI provider.
 
-        Without such a bridge, returns the AI bridges of the provider's alias (AI_ALIASES). Returns
-        None if there is no such bridge either.
+        Without such a bridge, returns the AI bridges of the AI provider's alias (AI_ALIASES).
+        Returns None if there is no such bridge either.
         """
-        if provider in self.ai_tools:
-            return self.ai_tools[provider]
-        return self.ai_tools.get(AI_ALIASES.get(provider, ""))
+        if ai in self.ai_tools:
+            return self.ai_tools[ai]
+        return self.ai_tools.get(AI_ALIASES.get(ai, ""))
 
 
 def _replaces(later: PluginProvider, earlier: PluginProvider) -> bool:
@@ -173,6 +173,7 @@ def _replaces(later: PluginProvider, earlier: PluginProvider) -> bool:
     new, old = _precedence(later), _precedence(earlier)
     if new != old:
         return new > old
+    # Of two AI bridges, the earlier one provides the name, even if both use QUIC.
     return not later.provides_ai and later.uses_quic and earlier.uses_quic
 
 
@@ -199,27 +200,53 @@ class _Messages:
     def on_second_offer(
         self,
         name: str,
-        provider: PluginProvider,
-        other: PluginProvider,
+        earlier: PluginProvider,
+        later: PluginProvider,
+        *,
+        is_replaced: bool,
     ) -> None:
         """Add the message for a name that two plugins offer.
 
         name: the name with its kind, such as "the tool 'add'".
-        provider: the plugin that provides the name.
-        other: the plugin whose offer is refused or replaced.
+        earlier, later: the plugins, in the order of the plugins file.
+        is_replaced: whether the later plugin provides the name.
         """
         # AI bridges to different AI providers do not conflict, because calls choose between them.
-        ai, other_ai = set(provider.provides_ai), set(other.provides_ai)
+        ai, other_ai = set(earlier.provides_ai), set(later.provides_ai)
         if ai and other_ai and ai.isdisjoint(other_ai):
             return
-        if _replaces(provider, other):
+        if is_replaced:
             self.replacements.append(
-                f"{provider.id} offers {name}, as {other.id} does, and comes later: it is used"
+                f"{later.id} offers {name}, as {earlier.id} does, and comes later: it is used"
             )
         else:
             self.conflicts.append(
-                f"{other.id} offers {name}, which is {provider.id}'s: it is refused"
+                f"{later.id} offers {name}, which is {earlier.id}'s: it is refused"
             )
+
+
+def _offer(
+    providers: dict[str, P],
+    name: str,
+    plugin: P,
+    label: str,
+    messages: _Messages,
+) -> bool:
+    """Record that a plugin offers a name. Returns whether the plugin now provides the name.
+
+    providers: name -> the plugin that provides it. This function changes it.
+    plugin: the plugin, which comes later in the plugins file than the present provider.
+    label: the name with its kind, such as "the tool 'add'", for the message.
+    messages: gets a message if another plugin offers the name, too.
+    """
+    earlier = providers.setdefault(name, plugin)
+    if earlier is plugin:
+        return True
+    is_replaced = _replaces(plugin, earlier)
+    if is_replaced:
+        providers[name] = plugin
+    messages.on_second_offer(label, earlier, plugin, is_replaced=is_replaced)
+    return is_replaced
 
 
 class _Table(Generic[P]):
@@ -251,19 +278,10 @@ class _Table(Generic[P]):
             conflicts.append(f"{plugin.id} offers a {self._kind} without a name: it is left out")
             return
 
-        provider = self.providers.setdefault(name, plugin)
-        if provider is not plugin:
-            other = plugin
-            if _replaces(plugin, provider):
-                self.providers[name] = plugin
-                self._definitions[name] = definition
-                provider, other = plugin, provider
-            self._messages.on_second_offer(f"the {self._kind} {name!r}", provider, other)
-        elif name in self._definitions:
-            conflicts.append(
-                f"{plugin.id} offers the {self._kind} {name!r} twice: the second is left out"
-            )
-        else:
+        label = f"the {self._kind} {name!r}"
+        if self.providers.get(name) is plugin:
+            conflicts.append(f"{plugin.id} offers {label} twice: the second is left out")
+        elif _offer(self.providers, name, plugin, label, self._messages):
             self._definitions[name] = definition
 
     def definitions(self) -> list[Any]:
@@ -294,17 +312,11 @@ def build_routes(plugins: Sequence[P]) -> Routes[P]:
             prompts.add(plugin, prompt)
         # Several plugins may provide the storage type RESOURCES, so this is no conflict.
         for kind in sorted(features.storage - {RESOURCES}):
-            provider = storage.setdefault(kind, plugin)
-            if provider is not plugin:
-                other = plugin
-                if _replaces(plugin, provider):
-                    storage[kind] = plugin
-                    provider, other = plugin, provider
-                messages.on_second_offer(f"storage {kind!r}", provider, other)
+            _offer(storage, kind, plugin, f"storage {kind!r}", messages)
 
     return Routes(
-        # If the provider has precedence 0, only AI bridges offer the tool, without the one for
-        # claude. If there are several of them, a call must name an AI provider.
+        # A provider with precedence 0 is an AI bridge, but not for claude. If several AI bridges
+        # offer the tool, a call must name an AI provider.
         tools={
             name: plugin
             for name, plugin in tools.providers.items()
