@@ -188,7 +188,7 @@ def changing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[QuicConnect
 async def dial_as(
     listening: RpcListener, identity: Identity, expects: str | None = None
 ) -> RpcConnection:
-    return await quic_link.dial(listening.address, identity, expects, 5.0)
+    return await quic_link.connect_with_identity(listening.address, identity, expects, 5.0)
 
 
 @pytest.mark.parametrize("what", CLIENTS)

@@ -55,7 +55,7 @@ def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     data: the bytes that contain the varint.
     at: the offset of the varint.
     end: the offset at which the message ends.
-    Raises InvalidWire if the varint reaches beyond `end`, or has more than 64 bits or ten bytes.
+    Raises InvalidWire if the varint reaches beyond `end`, or does not fit into 64 bits.
     """
     number = shift = 0
     while at < end:

@@ -51,16 +51,18 @@ PING_S, ANSWER_S = 3.0, 5.0
 # How long the acknowledgement of a packet waits for data that can share a packet with it. It is
 # well within the 25 ms that aioquic promises the peer.
 ACK_S = 0.01
-# How long it waits if a second packet has arrived, or a packet is missing. This is aioquic's own
-# value, the resolution of a loop's timers.
+# How long an acknowledgement waits if a second packet has arrived, or a packet is missing. This is
+# aioquic's own value, the resolution of a loop's timers.
 SECOND_ACK_S = 0.001
 # Time limit for the handshake. The Go implementation has 5 s, but hundreds of clients may connect
 # at once to a busy machine.
 HANDSHAKE_S = 15.0
 # Time limit for a frame to arrive completely, from its first byte.
 FRAME_S = 30.0
-# Limit for the total size of the incomplete frames of one connection.
+# Limit for the total size of the incomplete frames of one connection. The total is computed only
+# when an incomplete frame has more than LONG_FRAME_BYTES.
 MAX_INCOMPLETE_BYTES = 4 * MAX_FRAME_BYTES
+LONG_FRAME_BYTES = 65536
 # The error code with which this package resets the stream of a cancelled request.
 CANCELLED = 1
 
@@ -68,7 +70,8 @@ CANCELLED = 1
 class _Sending(threading.local):
     """A context manager that delays sending: all connections send at the end of the `with` block.
 
-    The object is thread-local, because each event loop runs in a different thread.
+    The object is thread-local, because each event loop runs in a different thread. The blocks of
+    one thread are never nested.
 
     Attribute:
     connections: the connections that may have data to send, as the keys of a dict; None outside of
@@ -91,17 +94,22 @@ class _Sending(threading.local):
 
 
 SENDING = _Sending()
-"""Handle received datagrams inside `with SENDING`, so that connections send at its end."""
 
 
 class QuicRpcConnection(QuicConnectionProtocol):
-    """One side of a connection: receives frames, enforces time limits, and reports the end once.
+    """One side of a QUIC connection. It receives frames and enforces time limits.
 
     It is an asyncio protocol. On the client side a UdpSocket (udp.py), and on the server side the
-    protocol of the listener, calls it with received datagrams. A derived class overrides the
-    methods it needs of _on_handshake() to _on_end(), and sends frames with _send(). To receive
-    frames on a stream, it adds the stream to `_incomplete`.
+    protocol of the listener, calls it with received datagrams. For a derived class:
+
+    - It overrides the methods _on_...() for the events that it handles.
+    - It sends frames with _send().
+    - To receive frames on a stream, it adds an Assembler for the stream to `_incomplete`.
     """
+
+    # aioquic has no public interface for some needs of this class and of the derived classes. The
+    # attributes whose names begin with an underscore, such as _spaces, _streams_queue and
+    # _close_event, are those of aioquic 1.7.
 
     def __init__(self, quic: QuicConnection) -> None:
         super().__init__(quic)
@@ -155,7 +163,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
     # Sending
 
     def datagram_received(self, data: bytes | str, addr: Any) -> None:
-        """Handle a datagram. Call this inside `with SENDING`.
+        """Handle a datagram. Call this inside `with SENDING`, at whose end the answers are sent.
 
         data: the content of the datagram.
         addr: the address of its sender.
@@ -188,9 +196,9 @@ class QuicRpcConnection(QuicConnectionProtocol):
             self._report_end(closing.error_code, closing.reason_phrase)
 
     def finish_read(self) -> None:
-        """Send the datagrams that result from a read, or set a timer to send them later.
+        """Call transmit() if there is data to send. Otherwise, set a timer for an acknowledgement.
 
-        Call this at the end of `with SENDING`.
+        SENDING calls this method at the end of its `with` block.
         """
         streams = cast(Any, self._quic)._streams_queue
         # Buffered data may be sendable now, because the peer has raised a flow control limit or has
@@ -199,8 +207,8 @@ class QuicRpcConnection(QuicConnectionProtocol):
             self.transmit()
             return
 
-        # Otherwise only an acknowledgement may be due: set the timer for it. Without an
-        # acknowledgement, set the timer to find out what aioquic must do next.
+        # Otherwise only an acknowledgement may be due: set the timer for it. Without one, the
+        # datagrams may have changed what aioquic must do next: let _handle_timer() ask soon.
         ack_at = cast(Any, self._quic)._spaces[Epoch.ONE_RTT].ack_at
         due = self._loop.time() + ACK_S if ack_at is None else ack_at
         if due < self._wakeup_at:
@@ -227,7 +235,9 @@ class QuicRpcConnection(QuicConnectionProtocol):
 
     def transmit(self) -> None:
         """Send the datagrams that are due, and set the timer for the next ones."""
-        has_new_data, self._is_transmit_scheduled = self._is_transmit_scheduled, False
+        # Whether _transmit_soon() was called, which is the case whenever there is new data.
+        has_new_data = self._is_transmit_scheduled
+        self._is_transmit_scheduled = False
         if self._transport is None or self._transport.is_closing():
             return
 
@@ -285,6 +295,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
             name, self._expires = peer_name(self._quic)
             self._is_ready = True
             self._tick_timer.cancel()
+            # The first ping may be due after PING_S.
             self._tick_timer = self._loop.call_later(min(TICK_S, PING_S), self._on_tick)
             self._on_handshake(name)
         elif isinstance(event, events.ConnectionTerminated):
@@ -313,6 +324,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
             return
 
         for payload in payloads:
+            # This is the last frame, so any more data on the stream is ignored.
             if not self._expects_more(stream):
                 del self._incomplete[stream]
                 self._on_frame(stream, payload)
@@ -324,7 +336,10 @@ class QuicRpcConnection(QuicConnectionProtocol):
         if is_end:
             self._drop(stream, "it ended without a whole frame")
         # The sum is computed for long frames only, because it takes time.
-        elif assembler.buffered_bytes > 65536 and self._total_incomplete() > MAX_INCOMPLETE_BYTES:
+        elif (
+            assembler.buffered_bytes > LONG_FRAME_BYTES
+            and self._total_incomplete() > MAX_INCOMPLETE_BYTES
+        ):
             self._drop(stream, f"more than {MAX_INCOMPLETE_BYTES} bytes of unfinished frames")
 
     def _total_incomplete(self) -> int:
@@ -378,15 +393,16 @@ class QuicRpcConnection(QuicConnectionProtocol):
             return f"nothing was heard for {now - self._last_received:.1f} s"
         return ""
 
-    def disconnect(self, phrase: str, reason: str) -> None:
+    def disconnect(self, peer_reason: str, local_reason: str) -> None:
         """End the connection. Does nothing if it has ended already.
 
-        phrase: the reason that is sent to the peer.
-        reason: the reason that is passed to _on_end().
+        peer_reason: the reason that is sent to the peer. For "", the peer's log says that the other
+            side closed the connection.
+        local_reason: the reason that is passed to _on_end().
         """
         if not self._is_ended:
-            self.close(error_code=0, reason_phrase=phrase)
-            self._report_end(0, reason)
+            self.close(error_code=0, reason_phrase=peer_reason)
+            self._report_end(0, local_reason)
 
     def _report_end(self, code: int, reason: str) -> None:
         """Stop the timer and call _on_end(). Later calls do nothing."""

@@ -55,7 +55,7 @@ try:
 except ImportError:
     raise ImportError(missing_extra("a hub or plugin", "orchestra")) from None
 
-__all__ = ["dial", "open_quic_link"]
+__all__ = ["connect_with_identity", "open_quic_link"]
 
 # If the requests without a response have more bytes together, new requests wait.
 MAX_PENDING_BYTES = 4 * MAX_FRAME_BYTES
@@ -80,10 +80,10 @@ async def open_quic_link(
     other, ValueError for a malformed address, and CertificateError if this process has no valid
     certificate.
     """
-    return await dial(address, certificates.identity(name), expects, timeout_s)
+    return await connect_with_identity(address, certificates.identity(name), expects, timeout_s)
 
 
-async def dial(
+async def connect_with_identity(
     address: str,
     identity: Identity,
     expects: str | None,
@@ -115,6 +115,7 @@ async def dial(
             connection.open_socket(family, resolved)
             await connection.wait_ready(timeout_s)
         except BaseException:
+            # Nobody awaits the future any more, so it must not get an exception.
             connection.ready.cancel()
             connection.disconnect("client closed", "it was given up")
             raise
@@ -134,7 +135,8 @@ class QuicLink(RpcClient):
     peer: the process that answers the requests.
 
     Attribute:
-    connection: the QUIC connection. It sets this attribute itself, and calls the on_... methods.
+    connection: the QUIC connection. The _QuicClientConnection sets this attribute when it is
+        created, and calls the on_... methods.
     """
 
     connection: _QuicClientConnection
@@ -148,6 +150,7 @@ class QuicLink(RpcClient):
         self._pending_bytes = 0
 
     def _send_request(self, payload: bytes, id: bytes, deadline: float) -> Hashable:
+        # `id` and `deadline` are for other transports. Here, the QUIC stream identifies a request.
         self._count = key = self._count + 1
         self._sizes[key] = len(payload)
         self._pending_bytes += len(payload)
@@ -178,7 +181,7 @@ class QuicLink(RpcClient):
         self._on_response(key, payload)
 
     def on_stream_error(self, key: Hashable, reason: str) -> None:
-        """Make a request fail, because no response will arrive on its stream.
+        """Make a request fail, because no response will arrive on its QUIC stream.
 
         reason: why no response will arrive, for the error.
         """
@@ -262,13 +265,13 @@ class _QuicClientConnection(QuicRpcConnection):
     def _on_handshake(self, name: str) -> None:
         self.link.peer = RemotePeer(self.link.peer.address, name)
         # In TLS 1.3, the handshake is finished for the client before the server has checked the
-        # client's certificate. The server acknowledges this ping only after the check. 1 identifies
-        # the ping.
+        # client's certificate. The server acknowledges this ping, or a later one of _on_tick(),
+        # only after the check. So it does not matter which ping is acknowledged.
         self._quic.send_ping(1)
 
     def quic_event_received(self, event: events.QuicEvent) -> None:
         super().quic_event_received(event)
-        # The server has acknowledged the ping of _on_handshake(), so it has accepted this client.
+        # The server has acknowledged a ping, so it has accepted this client: see _on_handshake().
         if isinstance(event, events.PingAcknowledged) and not self.ready.done():
             enlarge_datagrams(self._quic)
             self.ready.set_result(None)

@@ -75,6 +75,9 @@ MAX_UNPROVEN, MAX_HALF_OPEN = 32, 512
 RETRY_S = 1.0
 # Length of the connection ids that the server chooses: aioquic's default.
 CONNECTION_ID_BYTES = 8
+# While the listener closes, the time between two checks whether the peers have acknowledged all
+# responses, in seconds.
+CLOSE_POLL_S = 0.005
 
 
 async def listen_quic_links(
@@ -89,8 +92,8 @@ async def listen_quic_links(
 
     address: HOST:PORT; port 0 for a free port.
     handler: handles each request that `relay` does not forward.
-    relay: called first with each request, to forward it without decoding it. None if every request
-        goes to `handler`.
+    relay: called first with each request, to forward it without decoding it. If it returns None,
+        `handler` handles the request. None if every request goes to `handler`.
     certificates: the directory of certificates.
     name: the name of this side's certificate.
     admits: called with the name in a client's verified certificate. Returns whether this client may
@@ -117,7 +120,10 @@ async def listen_quic_links(
 
 
 class _QuicRpcListener:
-    """An RpcListener at a UDP socket."""
+    """An RpcListener at a UDP socket.
+
+    server: aioquic's server, with the connections of all clients. Each connection has an RpcServer.
+    """
 
     def __init__(self, server: _QuicRpcServer) -> None:
         self.server = server
@@ -142,7 +148,7 @@ class _QuicRpcListener:
         # Wait until the peers have acknowledged the responses. Poll, because aioquic reports no
         # event for this.
         while loop.time() < deadline and server.is_sending:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(CLOSE_POLL_S)
         for client in list(server.clients):
             client.disconnect("", "nothing is answered here any more")
         server.close()
@@ -175,7 +181,9 @@ class _QuicRpcServer(QuicServer):
         )
         self.handler = handler
         self.relay = relay
-        self.address = host
+        # HOST:PORT, when the socket is open.
+        self.address = ""
+        self._host = host
         # Whether the listener is closing. New connections are then refused.
         self.is_closing = False
         self.clients: set[_QuicServerConnection] = set()
@@ -201,7 +209,7 @@ class _QuicRpcServer(QuicServer):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.address = format_address((self.address, transport.get_extra_info("sockname")[1]))
+        self.address = format_address((self._host, transport.get_extra_info("sockname")[1]))
 
     def datagrams_received(self, datagrams: Iterator[tuple[bytes, Address]]) -> None:
         """Handle the datagrams that have arrived, and then send the answers. UdpSocket calls it."""
@@ -338,7 +346,8 @@ class _QuicServerConnection(QuicRpcConnection):
         data: bytes,
         is_end: bool,
     ) -> None:
-        # The first data of a new stream, which the client has opened for a request.
+        # This is the first data of a new stream, which the client has opened for a request. After
+        # the end of a stream, aioquic reports no more data on it.
         if stream not in self._receiving:
             self._receiving.add(stream)
             self._open.add(stream)
@@ -367,9 +376,8 @@ class _QuicServerConnection(QuicRpcConnection):
             self.rpc.cancel(stream)
 
     def _on_reset(self, stream: int) -> None:
-        # If the last response was sent before the end of the request, our direction of the stream
-        # has ended already. Otherwise it must end as well, also if the stream was reset before any
-        # data arrived on it.
+        # End this side's direction of the stream as well, unless the last response has ended it
+        # already. A stream that is not in _receiving was reset before any data arrived on it.
         if stream in self._open or stream not in self._receiving:
             self._quic.reset_stream(stream, CANCELLED)
             self._transmit_soon()

@@ -44,8 +44,10 @@ class ReconnectingLink:
         seconds.
 
     Attributes:
-    peer: the process at the other end of the latest connection.
-    end_reason: a future that is done after close(), not when a connection is lost.
+    peer: the process at the other end of the latest connection. Before the first connection, it has
+        only the address.
+    end_reason: a future that is done after close(). Unlike that of other RpcConnections, it is not
+        done when a connection is lost, because this object reconnects.
     reconnects: how many times the link has reconnected; -1 before the first connection.
     """
 

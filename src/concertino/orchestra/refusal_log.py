@@ -17,7 +17,7 @@ __all__ = ["RefusalLog"]
 
 # How many refusals are logged after a pause.
 FIRST = 5
-# The least time between the refusals that are logged after them, in seconds.
+# The least time between two later refusals that are logged, in seconds.
 INTERVAL_S = 10.0
 
 log = logging.getLogger("concertino.orchestra")
@@ -26,8 +26,9 @@ log = logging.getLogger("concertino.orchestra")
 class RefusalLog:
     """Logs the refusals of one listener or hub.
 
-    clock: returns the time in seconds, from any beginning.
-    noun, verb: the words for a line such as "9 more clients were refused".
+    clock: returns the time in seconds, like time.monotonic().
+    noun, verb: what is refused, such as "clients", and what happens to it, such as "refused". The
+        line at the end is then "9 more clients were refused".
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class RefusalLog:
         self._last_refusal = self._last_line = float("-inf")
 
     def add(self, text: str) -> None:
-        """Log a refusal. If there are too many refusals, only count it.
+        """Log a refusal. Only counts it if FIRST refusals and one in INTERVAL_S were logged.
 
         text: the line for the log.
         """

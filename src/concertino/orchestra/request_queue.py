@@ -24,8 +24,8 @@ SLOW_S, CAUTIOUS_S = 0.01, 1.0
 class ArrivedRequest(Struct, frozen=True):
     """A request that has arrived at a worker.
 
-    caller: the name of the plugin that has sent the request; for a hub, its name and the id of its
-        process (nats_messages.peer_key()).
+    caller: the id of the plugin that has sent the request; for a hub, its name and the id of its
+        process, such as `orchestrator/1f2e3d4c` (nats_messages.peer_key()).
     reply: the NATS subject to which the acknowledgement and the responses are sent.
     payload: the serialized PluginRequest.
     deadline: when the request's time limit ends, by the clock of the event loop.
@@ -41,8 +41,9 @@ class RequestQueue:
     """Passes requests to a handler, and lets the event loop do other work between slow requests.
 
     A handler that computes for a while blocks the event loop. It delays heartbeats, responses that
-    are ready, and the acknowledgements (acks) of later requests. So after slow handlers, requests
-    wait in this queue, and the event loop does other work between them.
+    are ready, and the acknowledgements (acks) of later requests. So for a second after handlers
+    that have blocked the loop for 10 ms, requests wait in this queue, and the event loop does other
+    work between them.
 
     handle: called with each request, to begin to handle it. It may block the event loop.
     acknowledge: called with each request that must wait, to send its ack.

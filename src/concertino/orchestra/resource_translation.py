@@ -173,18 +173,27 @@ def read_request(params: Params) -> tuple[str, PluginRequest]:
         raise RpcError(
             INVALID_PARAMS, f"resources/read params.uri: expected a text: {exc}"
         ) from None
-    # _storage_path() raises the error for any URI that is too long.
-    if uri.startswith(SCHEME) or len(uri) > MAX_URI:
+    if len(uri) > MAX_URI:
+        raise _invalid_uri(uri)
+    if uri.startswith(SCHEME):
         return uri, PluginRequest(storage_read=StorageReadRequest(path=_storage_path(uri)))
     return uri, PluginRequest(storage_read=StorageReadRequest(path=uri, storage_type=RESOURCES))
 
 
+def _invalid_uri(uri: str) -> RpcError:
+    """Return the error for a URI that is not the URI of a stored document."""
+    expected = " or ".join(f"{SCHEME}{kind}/ID" for kind in KINDS)
+    return RpcError(INVALID_PARAMS, f"uri: expected {expected}, got {uri[:200]!r}")
+
+
 def _storage_path(uri: str) -> str:
-    """Return the path in storage of the document with a URI. Raises RpcError for an invalid URI."""
+    """Return the path in storage of the document with a URI that begins with SCHEME.
+
+    Raises RpcError for an invalid URI.
+    """
     kind, _, id = uri.removeprefix(SCHEME).partition("/")
-    if not uri.startswith(SCHEME) or kind not in KINDS or not id or len(uri) > MAX_URI:
-        expected = " or ".join(f"{SCHEME}{kind}/ID" for kind in KINDS)
-        raise RpcError(INVALID_PARAMS, f"uri: expected {expected}, got {uri[:200]!r}")
+    if kind not in KINDS or not id:
+        raise _invalid_uri(uri)
     try:
         path = f"{kind}/{unquote_to_bytes(id).decode()}{EXTENSION}"
         check_path(path)
@@ -200,11 +209,11 @@ def read_result(uri: str, answer: PluginResponse) -> ReadResourceResult:
     answer: the response to the request that read_request() has returned.
     Raises ResourceNotFound if the resource does not exist, and RpcError for any other error.
     """
+    # A message that is not set reads as empty, so at most one of both codes is not empty.
     codes = answer.storage_read.failure.code, answer.tool_call.error_code
     if not uri.startswith(SCHEME) and any(code in NO_STORAGE for code in codes):
-        # The hub has no MCP servers, so only stored documents can be read. _storage_path() raises
-        # the error that says how their URIs look.
-        _storage_path(uri)
+        # The hub has no MCP servers, so only stored documents can be read.
+        raise _invalid_uri(uri)
     response: StorageReadResponse = read_response(answer, "storage_read")
     if response.HasField("failure"):
         failure = response.failure

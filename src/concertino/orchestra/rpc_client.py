@@ -70,9 +70,11 @@ def new_request_id() -> str:
 class RpcClient:
     """The base class of connections that send requests. It matches responses to requests.
 
-    A derived class for each transport implements _send_request() and _send_cancel(), and calls
-    _set_backpressure(), _on_response(), _fail_request() and _end_connection(). A *key* identifies a
-    request on the connection. _send_request() chooses it: the request's id, or over QUIC a number.
+    There is a derived class for each transport. It implements _send_request() and _send_cancel(),
+    and reports what happens on the connection by the methods below them.
+
+    A *key* identifies a request on the connection. _send_request() chooses the key: the id of the
+    request, or over QUIC a number.
 
     Attributes:
     peer: the process at the other end.
@@ -118,13 +120,12 @@ class RpcClient:
         raise NotImplementedError
 
     def _on_first_chunk(self) -> None:
-        """Send the output that the first chunk of a stream has caused. Does nothing here.
+        """Send the output that the first chunk of a stream has caused, before later chunks.
 
-        A transport that buffers output overrides this method. It is called when the first chunk of
-        a stream was passed on, before later responses are handled.
+        Does nothing here. A transport that buffers output overrides this method, because a user
+        waits for the first chunk. The next chunks of a fast tool, which are often read together
+        with it, would delay it by 65 us in a hub and a bridge (bench/orchestra_bridge.py).
         """
-        # A user waits for the first chunk. It is often read together with the next chunks of a fast
-        # tool, which would delay it by 65 us in a hub and a bridge (bench/orchestra_bridge.py).
 
     def _set_backpressure(self, is_full: bool) -> None:
         """Pause requests and credits, or resume them.
@@ -145,8 +146,8 @@ class RpcClient:
         pending = self._pending.get(key)
         if pending is None:
             return
-        # If is_chunk() is False, the peer may have written the fields in another order. So encode
-        # them again, in the usual order, and look again.
+        # If is_chunk() is False, the peer may have written the fields in another order. So replace
+        # the payload by one with the fields in the usual order, and look again.
         if pending.stream and (is_chunk(payload) or is_chunk(payload := _encode_again(payload))):
             pending.pass_on(payload)
             if not pending.has_chunk:
@@ -228,15 +229,8 @@ class RpcClient:
     ) -> PendingResponse | None:
         """Send a serialized tool call or stream_start, and return its pending response.
 
-        body: the PluginRequest, serialized without its id.
-        timeout_s: the time limit of the call or of the whole stream.
-        callback: called with the response as bytes, or with the exception that ended the request.
-            For a stream_start, also called with each chunk. None for a tool call whose pending
-            response the caller awaits; a stream needs a callback.
-        stream: the id of the stream in a stream_start; "" for a tool call.
-        Returns None while the output buffer is full.
-        Raises Disconnected if the connection has ended, and FrameTooLarge for a request that is too
-        long.
+        See ForwardingConnection.forward() in rpc_interface.py. Returns None while the output buffer
+        is full: use request() then, which waits.
         """
         if self._writable is not None:
             return None
@@ -263,6 +257,7 @@ class RpcClient:
         """
         deadline = self.loop.time() + timeout_s
         key = self._send_checked(payload, id, deadline)
+        # Keyword arguments would take longer.
         pending = PendingResponse(self.loop, self, kind, timeout_s, deadline, key, callback, stream)
         self._pending[key] = pending
         if deadline < self._timer_at:
@@ -306,6 +301,7 @@ class RpcClient:
         now = self.loop.time()
         for pending in [item for item in self._pending.values() if item.deadline <= now]:
             pending.fail(self._timeout_error(pending.kind, pending.timeout_s))
+            # The peer need not answer any more.
             self.forget(pending.key)
         if self._pending:
             self._set_timer(min(pending.deadline for pending in self._pending.values()))
@@ -340,7 +336,10 @@ class RpcClient:
         timeout_s: the time limit of the whole stream.
         Raises the same exceptions as request().
         """
-        id = request.stream_start.stream_id = request.request_id = new_request_id()
+        # The stream has the same id as its request.
+        id = new_request_id()
+        request.request_id = id
+        request.stream_start.stream_id = id
         request.stream_start.window = WINDOW_BYTES
         payload = request.SerializeToString()
         if self._writable is not None:
@@ -386,7 +385,8 @@ def _encode_again(payload: bytes) -> bytes:
 
     Returns the payload itself if it cannot be decoded.
     """
-    # The fields of a stream_end that is_stream_end() recognizes are in the usual order already.
+    # is_stream_end() recognizes only a stream_end whose fields are in the usual order already
+    # (message_peek.py).
     if is_stream_end(payload):
         return payload
     try:

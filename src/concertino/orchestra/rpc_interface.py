@@ -81,33 +81,30 @@ class RemotePeer(Struct, frozen=True):
     def may_register_as(self, plugin: str) -> bool:
         """Return whether this peer may register under a plugin id.
 
-        plugin: the id. Over QUIC and in a cluster, the name of the peer must be this id, or
-            `ID-client`, which is the name in the certificate with which a plugin connects to its
-            hub. On a Unix socket, any id is allowed.
+        On a Unix socket, any id is allowed. Over QUIC and in a cluster, the verified name of the
+        peer must be `ID` or `ID-client`.
+        plugin: the id.
         """
         # Only processes of the same user can connect to a Unix socket.
         if self.name is None:
             return self.uid is not None
+        # A plugin connects to its hub with the certificate `ID-client`.
         return self.name in (plugin, f"{plugin}-client")
 
 
+# The result of a RequestHandler. For most requests, it is the response, or the response serialized
+# without its id. For a stream_start, it is an async generator of the responses, or a function that
+# sends the chunks and returns the last response.
 Responses = PluginResponse | bytes | ResponseStream | StreamRun
-"""The response to a request, or the response serialized without its id. For a stream_start, an
-async generator of the responses, or a function that sends the chunks and returns the last
-response."""
 
-
+# Handles one request of a peer, and returns the response. The handler is cancelled when the peer
+# cancels the request. If the handler raises an exception, the exception is logged, and the peer
+# gets the error `internal_error`.
 RequestHandler = Callable[[PluginRequest, RemotePeer], Awaitable[Responses]]
-"""Handles one request of a peer, and returns the response.
 
-The handler is cancelled when the peer cancels the request. If the handler raises an exception, the
-exception is logged, and the peer gets the error `internal_error`."""
-
-
+# Sends the response to a forwarded request, serialized without its id. Call it with None if the
+# request was cancelled. For a stream, call it with each chunk, too.
 Respond = Callable[[bytes | None], None]
-"""Sends a response, serialized without its id. Call it with None if the request was cancelled.
-
-For a stream, call it with each chunk, too."""
 
 
 class Cancellable(Protocol):
@@ -118,11 +115,10 @@ class Cancellable(Protocol):
         ...
 
 
+# Forwards one request, serialized without its id, and later calls Respond with the response.
+# Returns an object that can cancel the request. Returns None, and does nothing else, if the
+# RequestHandler must handle the request.
 RelayHandler = Callable[[bytes, RemotePeer, Respond], Cancellable | None]
-"""Forwards one request, serialized without its id, and later calls Respond with the response.
-
-Returns an object that can cancel the request. Returns None, and does nothing else, if the
-RequestHandler must handle the request."""
 
 
 class RpcConnection(Protocol):

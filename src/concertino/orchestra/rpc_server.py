@@ -64,9 +64,9 @@ class RpcServer:
 
     handler: answers the requests that `relay` does not forward.
     peer: the process that sends the requests.
-    respond: called as respond(key, payload, is_last) to send a response. The payload is None for a
-        request without a response, such as a StreamCancel. is_last: whether no other response to
-        the request follows.
+    respond: called as respond(key, payload, is_last) to send a response. `is_last` is True for the
+        last response to a request, or the only one. The payload is None if a request, such as a
+        StreamCancel, gets no response: the call then only ends the request's QUIC stream.
     hold: called with True to pause reading, and with False to resume it.
     unread: returns how many bytes of responses the peer has not read.
     relay: called first with each request, to forward it to another connection without decoding it.
@@ -90,15 +90,16 @@ class RpcServer:
         self._respond = respond
         self._hold = hold
         # Runs a coroutine until it first waits. Returns a task for the rest; None if it has ended.
-        self._start = eager_task_runner(asyncio.get_running_loop(), _ignore_outcome)
-        # The requests in progress, by key.
-        self._tasks: dict[Hashable, Cancellable] = {}
+        self._run_eagerly = eager_task_runner(asyncio.get_running_loop(), _ignore_outcome)
+        # The requests in progress, by key: the task of the handler, or for a relayed request the
+        # object that the relay has returned, usually a PendingResponse.
+        self._running: dict[Hashable, Cancellable] = {}
         # Id of a stream -> the key of its request, and the object to which the peer's credits are
         # granted: the sender of the chunks or, for a relayed stream, its pending response.
         self._windows: dict[str, tuple[Hashable, ChunkSender | PendingResponse]] = {}
         # The senders of the streams that are not relayed, by the keys of their requests.
         self._senders: dict[Hashable, ChunkSender] = {}
-        # Total size of the requests in _tasks.
+        # Total size of the requests in _running.
         self._bytes = 0
         # A future that is done when no request is in progress; None while drain() does not wait.
         self._idle: asyncio.Future[None] | None = None
@@ -119,8 +120,9 @@ class RpcServer:
     def receive(self, payload: bytes, key: Hashable = None) -> None:
         """Begin to handle one serialized request. Its response is sent with `respond`.
 
-        An invalid request, or one too many, gets an error response. A request with the id of a
-        request in progress is logged and gets no response. Raises nothing.
+        An invalid request gets an error response, and so does a request above MAX_IN_FLIGHT (1024).
+        A request with the id of a request in progress is logged and gets no response. Raises
+        nothing.
         key: the key of the request; None to use its id, as bytes.
         """
         if self._relay is not None and self._try_relay(self._relay, payload, key):
@@ -144,14 +146,14 @@ class RpcServer:
             self._respond(key, None, True)
             return
 
-        if key in self._tasks:
+        if key in self._running:
             # Send no error: the peer would take it for the response to the first request with this
             # id.
             log.warning(
                 "%s: request id %r is in use already", self.peer.address, request.request_id
             )
             return
-        if len(self._tasks) >= MAX_IN_FLIGHT:
+        if len(self._running) >= MAX_IN_FLIGHT:
             message = f"{MAX_IN_FLIGHT} requests are in progress, which is the limit"
             self._send_error(key, request.request_id, "busy", message)
             return
@@ -163,11 +165,11 @@ class RpcServer:
         self._bytes += size
 
         # Run the handler until it first waits. Most handlers never wait, and need no task.
-        task = self._start(self._run(key, request), None)
+        task = self._run_eagerly(self._run(key, request), None)
         if task is None:
             self._release(key, size)
         else:
-            self._tasks[key] = task
+            self._running[key] = task
             # Use a callback and not `finally` in _run(): a task that is cancelled before its first
             # step runs none of its code.
             task.add_done_callback(lambda _: self._release(key, size))
@@ -192,27 +194,27 @@ class RpcServer:
     @property
     def in_progress(self) -> int:
         """The number of requests that were received and have no last response yet."""
-        return len(self._tasks)
+        return len(self._running)
 
     def cancel(self, key: Hashable) -> None:
         """Cancel a request, because the peer has cancelled it. Ignores unknown keys."""
-        task = self._tasks.get(key)
-        if task is not None:
+        running = self._running.get(key)
+        if running is not None:
             # A tool in a thread may wait until a chunk is sent, and its task waits for the thread.
             # close() drops the chunk, so that the thread continues.
             if key in self._senders:
                 self._senders[key].close()
-            task.cancel()
+            running.cancel()
 
     async def drain(self) -> None:
         """Wait until no request is in progress."""
-        while self._tasks:
+        while self._running:
             self._idle = self._idle or asyncio.get_running_loop().create_future()
             await asyncio.shield(self._idle)
 
     def close(self) -> None:
         """Cancel all requests. Call this when the connection has ended."""
-        for key in list(self._tasks):
+        for key in list(self._running):
             self.cancel(key)
 
     # Requests that are relayed: forwarded to another connection as bytes
@@ -238,15 +240,19 @@ class RpcServer:
             key = id
 
         size = len(payload)
-        tasks = self._tasks
-        if key in tasks or len(tasks) >= MAX_IN_FLIGHT or self._bytes + size > MAX_BYTES_IN_FLIGHT:
+        running = self._running
+        if (
+            key in running
+            or len(running) >= MAX_IN_FLIGHT
+            or self._bytes + size > MAX_BYTES_IN_FLIGHT
+        ):
             return False
 
         pending = relay(body, self.peer, partial(self._on_relay_response, key, id, size))
         if pending is None:
             return False
         self._bytes += size
-        tasks[key] = pending
+        running[key] = pending
         if isinstance(pending, PendingResponse) and (stream := pending.stream):
             if stream in self._windows:
                 pending.cancel()
@@ -268,10 +274,10 @@ class RpcServer:
         size: the size of the request in bytes.
         body: the response, serialized without its id; None if the request was cancelled.
         """
-        task = self._tasks.get(key)
+        pending = self._running.get(key)
         # The PendingResponse of a stream has no outcome until the last response of the stream has
         # arrived. Every other relayed request has only one response.
-        is_last = not isinstance(task, PendingResponse) or task.outcome is not None
+        is_last = not isinstance(pending, PendingResponse) or pending.outcome is not None
         try:
             if body is not None:
                 payload = join_id(id, body)
@@ -395,15 +401,17 @@ class RpcServer:
 
         size: the size of the request in bytes.
         """
-        task = self._tasks.pop(key, None)
-        # For a stream that is not relayed, _send_stream() removes the window.
-        if isinstance(task, PendingResponse) and (key, task) == self._windows.get(task.stream):
-            del self._windows[task.stream]
+        ended = self._running.pop(key, None)
+        # Remove the window of a relayed stream, unless another stream has the same id: see
+        # _try_relay(). For a stream that is not relayed, _send_stream() removes the window.
+        if isinstance(ended, PendingResponse) and (key, ended) == self._windows.get(ended.stream):
+            del self._windows[ended.stream]
+        # receive() has paused reading when the sum exceeded the limit.
         before = self._bytes
         self._bytes = before - size
         if before > MAX_BYTES_IN_FLIGHT >= before - size:
             self._hold(False)
-        if self._idle is not None and not self._tasks:
+        if self._idle is not None and not self._running:
             self._idle.set_result(None)
             self._idle = None
 

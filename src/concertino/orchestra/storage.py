@@ -200,9 +200,10 @@ def check_path(path: str) -> tuple[str, ...]:
 
 
 def clean_path(path: str) -> tuple[str, ...]:
-    """Return the parts of a path after normalizing it, as the Go implementation does.
+    """Return the parts of a path after normalizing it. Stores call this for each path they get.
 
-    Removes `.`, empty parts, and slashes at both ends. Each `..` removes the part before it.
+    Removes `.`, empty parts, and slashes at both ends. Each `..` removes the part before it. The Go
+    implementation does the same.
     Raises StorageError if check_path() refuses the result, or if the path leads out of the store.
     """
     return check_path(normpath(path).lstrip("/") if path else "")

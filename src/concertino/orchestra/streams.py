@@ -103,8 +103,9 @@ class ChunkSender:
         self.count = 0
         self._id = request.request_id
         self._start = request.stream_start
-        # How many bytes of the receiver's window are free.
-        self._left: float = self._start.window or inf
+        # How many bytes of the receiver's window are free. It may become negative, because a chunk
+        # of any size may be sent while a single byte is free.
+        self._window_left: float = self._start.window or inf
         self._write = write
         self._unread = unread
         self._loop = asyncio.get_running_loop()
@@ -116,23 +117,24 @@ class ChunkSender:
         # A future that is done when the queue is empty; None while no task waits for that.
         self._drained: asyncio.Future[None] | None = None
         # Calls _flush() again while the receiver has not read enough.
-        self._poll: asyncio.TimerHandle | None = None
+        self._poll_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     def send(self, chunk: StreamChunk) -> Awaitable[None]:
         """Send a chunk, or add it to the queue if the receiver has no room for the chunk.
 
         On the event loop, await the result to wait until the chunk was sent. In another thread,
-        this method itself blocks until the chunk was sent. After close(), it drops the chunk.
-        chunk: this method sets its stream_id and sequence number. A chunk without data is dropped
-            if the receiver has no window.
+        this method itself blocks until the chunk was sent. After close(), this method drops the
+        chunk. It also drops a chunk without data for a Go program, which cannot use such a chunk.
+
+        chunk: this method sets its stream_id and sequence number.
         Raises FrameTooLarge if the chunk is too large.
         """
         if threading.get_ident() != self._thread:
             asyncio.run_coroutine_threadsafe(self._send(chunk), self._loop).result()
             # An awaitable that is done already.
             return DONE
-        # Only Go programs have no window, and they cannot use a chunk without data.
+        # Only Go programs have no window.
         if self._is_closed or (not chunk.data and not self._start.window):
             return DONE
         chunk.stream_id, chunk.sequence = self._start.stream_id, self.count
@@ -142,8 +144,8 @@ class ChunkSender:
         self.count += 1
         size = chunk_size(chunk)
         # Fast path: the receiver has room for the chunk, and no earlier chunk waits.
-        if not self._queue and self._left > 0 and self._unread() <= MAX_UNREAD_BYTES:
-            self._left -= size
+        if not self._queue and self._window_left > 0 and self._unread() <= MAX_UNREAD_BYTES:
+            self._window_left -= size
             self._write(payload)
             return DONE
         self._queue.append((payload, size))
@@ -160,7 +162,7 @@ class ChunkSender:
 
     def grant(self, size: int) -> None:
         """Handle a credit: the receiver accepts `size` more bytes of chunks."""
-        self._left += max(0, size)
+        self._window_left += max(0, size)
         self._flush()
 
     def close(self) -> None:
@@ -170,6 +172,7 @@ class ChunkSender:
         """
         self._is_closed = True
         self._queue.clear()
+        # With an empty queue, _flush() ends the waits.
         self._flush()
 
     async def _send(self, chunk: StreamChunk) -> None:
@@ -178,17 +181,16 @@ class ChunkSender:
 
     def _flush(self) -> None:
         """Send the chunks that may be sent now."""
-        if self._poll is not None:
-            self._poll.cancel()
-            self._poll = None
-        # While a single byte of the window is left, a chunk of any size may be sent.
-        while self._queue and self._left > 0:
+        if self._poll_timer is not None:
+            self._poll_timer.cancel()
+            self._poll_timer = None
+        while self._queue and self._window_left > 0:
             # Poll, because transports do not report when a receiver has read.
             if self._unread() > MAX_UNREAD_BYTES:
-                self._poll = self._loop.call_later(POLL_S, self._flush)
+                self._poll_timer = self._loop.call_later(POLL_S, self._flush)
                 return
             payload, size = self._queue.popleft()
-            self._left -= size
+            self._window_left -= size
             self._write(payload)
         if not self._queue and self._drained is not None:
             self._drained.set_result(None)
@@ -258,11 +260,12 @@ class ReceivedStream:
     def add(self, payload: bytes | BaseException) -> None:
         """Add a serialized response. If a task waits in take(), run the task before returning.
 
+        A response that cannot be decoded ends the stream with a ProtocolError. So do more than
+        MAX_HELD_BYTES of chunks that wait for take(). After the end, this method does nothing.
+
         Call this only from a callback of the event loop and not from a task, because the waiting
-        task cannot run inside another task. After the last response or an error, does nothing.
+        task cannot run inside another task.
         payload: the response; or an exception, which ends the stream as fail() does.
-        The stream also ends with a ProtocolError if the response cannot be decoded, or if take()
-        has not returned more than MAX_HELD_BYTES of chunks.
         """
         if self._is_ended or self._error is not None:
             return
@@ -375,8 +378,8 @@ def end_response(
     stream: the id of the stream.
     count: how many chunks were sent.
     result: the result of the tool, or its error.
-    has_result: whether the response contains the result, which Go programs do not read. Without the
-        result, the response only has the success or the error.
+    has_result: whether the response contains the whole result; False for Go programs, which do not
+        read the result. The response then has only the success or the error.
     """
     return PluginResponse(
         stream_end=StreamEnd(

@@ -63,8 +63,9 @@ MAX_DEPTH = 128
 EXACT = 2**53
 
 _DOUBLE = Layout("<d")
-# Tags: field number * 8 + wire type. Field 1 is Struct.fields, ListValue.values, and the key of an
-# entry in Struct.fields; field 2 is the value of such an entry.
+# Tags: field number * 8 + wire type. The encoder below has them as bytes: b"\x0a" is _ENTRY.
+# Field 1 is Struct.fields, ListValue.values, and the key of an entry in Struct.fields; field 2 is
+# the value of such an entry.
 _ENTRY = 0x0A
 _VALUE = 0x12
 # Tags of the fields 1 to 6 of Value.
@@ -77,7 +78,7 @@ class NotAStruct(ConcertinoError):
 
 
 class PackedTooLarge(ConcertinoError):
-    """A Struct and its additional JSON text do not fit into one frame of the plugin protocol."""
+    """A PackedObject, with its JSON text if it has one, does not fit into one frame."""
 
 
 class InvalidStruct(ConcertinoError):
@@ -96,10 +97,10 @@ class PackedObject(NamedTuple):
 
 
 def pack(value: Mapping[str, Any]) -> PackedObject:
-    """Encode a JSON object as a google.protobuf.Struct.
+    """Encode a JSON object as a google.protobuf.Struct, without losing anything.
 
     Raises NotAStruct if a Struct cannot represent the value, and PackedTooLarge if the result does
-    not fit into a frame.
+    not fit into a frame of the plugin protocol.
     """
     struct, is_exact = _encode(value)
     # Most objects have no integers beyond 2^53, so the Struct alone is enough.
@@ -203,7 +204,7 @@ def _type_name(value: object) -> str:
 
 
 def encode_struct(value: Mapping[str, Any]) -> bytes:
-    """Encode a JSON object as a Struct. Integers beyond 2^53 are rounded.
+    """Encode a JSON object as a Struct alone. Integers beyond 2^53 are rounded, unlike in pack().
 
     Raises NotAStruct if a Struct cannot represent the value.
     """
@@ -485,18 +486,20 @@ def _decode_entries(
             at = _skip_field(data, tag, at, end)
             continue
 
-        start, at = read_length(data, at, end)
+        # Decode the key and the value of the entry.
+        entry_at, at = read_length(data, at, end)
         key, value = "", None
-        while start < at:
-            tag, start = _read_tag(data, start, at)
+        while entry_at < at:
+            tag, entry_at = _read_tag(data, entry_at, at)
             if tag == _ENTRY:
-                begin, start = read_length(data, start, at)
-                key = _read_text(data, begin, start)
+                start, entry_at = read_length(data, entry_at, at)
+                key = _read_text(data, start, entry_at)
             elif tag == _VALUE:
-                begin, start = read_length(data, start, at)
-                value = _decode_value(data, begin, start, value, depth)
+                start, entry_at = read_length(data, entry_at, at)
+                # If the field is repeated, Protobuf joins both values.
+                value = _decode_value(data, start, entry_at, value, depth)
             else:
-                start = _skip_field(data, tag, start, at)
+                entry_at = _skip_field(data, tag, entry_at, at)
         into[key] = value
 
 
@@ -543,7 +546,8 @@ def _decode_value(
                 raise InvalidStruct(TRUNCATED)
             [value] = _DOUBLE.unpack_from(data, at - 8)
             if -EXACT <= value <= EXACT:
-                # Whole numbers become integers, except for -0.0: the integer 0 has no sign.
+                # Whole numbers become integers, except for -0.0: the integer 0 has no sign. The
+                # text of -0.0 begins with "-".
                 if value == (whole := int(value)) and (whole or str(value)[0] != "-"):
                     value = whole
             elif not isfinite(value):

@@ -33,14 +33,19 @@ _TRACE_PARENT = b"\x22"
 _PROVIDER = b"\x2a"
 _SESSION_ID = b"\x32"
 _ARGUMENTS_JSON = b"\xc2\x3e"
-# ToolResponse: the field success = true and the tag of result; then the tag of structured.
+# Fields of ToolResponse: the whole field success = true, with the tag of result; then the tag of
+# structured.
 _SUCCESS = b"\x08\x01\x12"
 _STRUCTURED = b"\xc8\x3e"
 
-# The bytes before the text of a text result contain five nested lengths. The outermost length
-# includes the 16 bytes between it and the text. So for a text of up to _SHORT bytes, each length
-# has one byte. For a text of 128 to 16,355 bytes, each length has two bytes, which are _LENGTHS
-# more.
+# The bytes before the text of a text result contain five nested lengths, the largest of which is
+# the text and 16 bytes. By the size of the text:
+#
+#   up to 111 bytes           each length has one byte
+#   128 to 16,363 bytes       each length has two bytes, and so they have _LENGTHS bytes more
+#   112 to 127 bytes, others  the lengths have different numbers of bytes
+#
+# The largest text of the first row.
 _SHORT = 0x7F - 16
 _LENGTHS = 5
 
@@ -69,7 +74,7 @@ def encode_tool_call(
     caller: the result of encode_caller().
     trace_parent: the W3C trace context of the call; empty if the call has none.
     provider: the AI provider whose plugin must run the tool; empty if the call names none.
-    rest: other fields of the ToolRequest, serialized.
+    rest: fields of the ToolRequest without a parameter here, such as `trace`, serialized.
     """
     content = _encode_text(_TOOL_NAME, name)
     if arguments is None:
@@ -121,9 +126,9 @@ def encode_text_result(text: str) -> bytes:
 def read_text_result(payload: bytes) -> str | None:
     """Return the text of a response that encode_text_result() has encoded.
 
+    Returns None for any other response, and for texts of 112 to 127 bytes or more than 16,363.
+    Decode the response with the package protobuf then.
     payload: the response, with or without its id.
-    Returns None for any other response, and for texts of some lengths, which this function cannot
-    recognize. Decode the response with the package protobuf then.
     """
     try:
         # The response begins with its id, or with the tool_call.

@@ -47,8 +47,8 @@ def read_trace(meta: Mapping[str, Raw]) -> dict[str, str]:
 def trace_of(request: PluginRequest) -> dict[str, str]:
     """Return the trace context of a request of the plugin protocol, as key -> value.
 
-    The result becomes part of the `_meta` of requests to MCP servers. So other keys of the map are
-    left out, which the plugin that has sent the request chooses.
+    The result becomes part of the `_meta` of requests to MCP servers. So it has only the keys of
+    TRACE_KEYS, whatever keys a plugin has put into the field `trace`.
     """
     match request.WhichOneof("request"):
         case "tool_call":

@@ -98,7 +98,8 @@ PROVIDER = "orchestra/provider"
 REFUSED_ARGUMENTS = "validation_error"
 CLIENT_ERRORS = ("prompt_not_found", REFUSED_ARGUMENTS)
 # If a prompts/get fails, Go programs answer with a prompt whose description begins with one of
-# these texts.
+# these texts. The first means that the prompt is unknown, and so does a text that ends with
+# " not found", such as `prompt "x" not found`.
 GO_PROMPT_ERRORS = (
     'no plugin provides prompt "',
     'prompt "',
@@ -197,10 +198,14 @@ def stream_request(params: Params, meta: Params, session: str) -> PluginRequest:
 def _read_call(
     params: Params, meta: Params
 ) -> tuple[str, PackedObject | None, dict[str, str], str]:
-    """Return the tool, the arguments, the trace context and the AI provider of a tools/call.
+    """Return four values of a tools/call.
+
+    - The name of the tool.
+    - The arguments; None if the call has none.
+    - The trace context as key -> value; {} if the call has none.
+    - The AI provider; "" if the call names none.
 
     params, meta: the params of the MCP request, and the `_meta` in them.
-    What the call does not have is empty; the arguments are then None.
     Raises RpcError if the params are invalid or too large.
     """
     name = _read_name(params)
@@ -247,28 +252,21 @@ def read_call_response(payload: bytes) -> CallToolResult:
 
 
 def call_result(response: ToolResponse) -> CallToolResult:
-    """Return the MCP result of a tools/call.
+    """Return the MCP result of a tools/call. The result of a failed call has is_error.
 
-    The response to a successful call contains a JSON object:
-
-    - The value of its key `text` becomes the text of the result. If there is no such string, the
-      text is the whole object as JSON.
-    - If the object has other keys, too, the whole object becomes the structured content.
-
-    Plugins made with this package also say in the field `structured` what the object is:
-
-    - RESULT: the structured content itself.
-    - DATA: an object with the structured content in the key `data`, and the content blocks that are
-      not text in the key `content`.
-    - UNKNOWN: an object without structured content; `content` is as for DATA. The field is also
-      UNKNOWN in the responses of Go plugins, which do not set it.
-    - ERROR, in the response to a failed call: there is no object, and the text of the result is a
-      JSON object with the keys `error` and `code`.
-
-    The result of a failed call has is_error.
     Raises ArgumentsRefused, which contains the result with is_error, if the plugin has refused the
     arguments as invalid. Raises RpcError if the response cannot be decoded.
     """
+    # The response to a successful call contains a JSON object. Its key `text` has the text of the
+    # result. The field `structured` says where the structured content and the content blocks that
+    # are not text are:
+    #
+    #   RESULT     the object itself is the structured content
+    #   DATA       the structured content is in the key `data`, the blocks are in the key `content`
+    #   UNKNOWN    the blocks are in the key `content`. Go plugins do not set `structured`, which
+    #              therefore reads as UNKNOWN: their object is the structured content if it has
+    #              other keys than `text`.
+    #   ERROR      the call has failed, and its text is {"error": MESSAGE, "code": CODE}
     kind = response.structured
     if not response.success:
         text = _error_text(response)
@@ -363,18 +361,19 @@ def _output_schema(definition: ToolDefinition, warn: Warn) -> dict[str, Any] | N
     if not definition.output_schema:
         return None
     try:
-        schema = root = _parse_schema(definition.output_schema)
+        schema = _parse_schema(definition.output_schema)
     except DECODE_ERRORS:
         warn(f"the output schema of the tool {definition.name!r} is left out: it is not JSON")
         return None
 
     # The schema of a recursive type is a reference to a definition.
-    reference = root.get("$ref")
+    target = schema
+    reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith("#/$defs/"):
-        root = root.get("$defs", {}).get(reference.removeprefix("#/$defs/"), root)
+        target = schema.get("$defs", {}).get(reference.removeprefix("#/$defs/"), schema)
     # A result that is not an object becomes text. A schema for such results would promise
     # structured content, which the client does not get.
-    return schema if root.get("type") == "object" else None
+    return schema if target.get("type") == "object" else None
 
 
 # Prompts

@@ -69,7 +69,7 @@ FLUSH_S = 0.5
 # How long the peers of a listener may take to read the remaining output when the listener is
 # closed.
 CLOSE_S = 1.0
-# The reason for an orderly end, which is not logged.
+# The reason for an orderly end. _UnixServerConnection does not log this reason.
 END_OF_STREAM = "the connection ended"
 
 
@@ -83,19 +83,21 @@ class _FrameConnection(SocketConnection):
 
     # Frames begin with their length, so no bytes mark their end.
     terminator = b""
-    # One read for each readiness event. A second read would find nothing, because a peer needs
-    # longer to send the next frame.
+    # The base class repeats its read for each item, at each readiness event. One read is enough,
+    # because a peer needs longer to send the next frame.
     reads = range(1)
 
     def __init__(self, sock: socket.socket) -> None:
+        # The last argument would be facts about the peer, which nobody reads here.
         super().__init__(sock, LIMITS, {})
         self._assembler = Assembler()
         # Runs while a frame has arrived in part. When it fires, the frame is late.
         self._frame_timer: asyncio.TimerHandle | None = None
         # Whether flush() will be called at the end of this loop iteration.
         self.is_flush_scheduled = False
-        # A read batch with only one message has a single_id, a number that no other batch has. This
-        # is the single_id of the last batch in which a frame was written at once.
+        # The single_id of the last read batch in which a frame was written at once, so that this
+        # happens only once in a batch. Only a batch with a single message has a single_id, a number
+        # that no other batch has.
         self._last_single_id = 0
 
     def open(self, receiver: Receiver) -> None:
@@ -156,29 +158,27 @@ class _FrameConnection(SocketConnection):
     def send_payload(self, payload: bytes) -> int:
         """Send a message as a frame. Returns how many bytes of output are buffered now.
 
-        Frames share write() calls where no frame has to wait for another one:
-
-        - While the messages of one read are handled (a read batch, runtime/tasks.py), frames are
-          buffered, and share one write at the end of the batch.
-        - If the batch has only one message, the first frame is written at once, because the answer
-          to one message is usually one frame.
-        - Otherwise, the first frame of a loop iteration is written at once. Later frames of the
-          iteration are buffered, and share one write at its end.
-
         payload: the serialized message, at most MAX_FRAME_BYTES.
         """
+        # write() buffers a frame, and send() writes it at once. Their second argument is None,
+        # because the frame belongs to no JSON-RPC request.
         frame = len(payload).to_bytes(HEADER_BYTES, "big") + payload
         batch = self._batch
+        # The messages of one read are being handled (runtime/tasks.py). Frames are buffered, and
+        # share one write at the end of the batch.
         if batch.in_progress:
             # Frames are buffered already. A flush is scheduled, and they come before this frame.
             if self._output.queue:
                 return self.write(frame, None)
+            # The batch has a single message, whose answer is usually a single frame.
             if (single_id := batch.single_id) and single_id != self._last_single_id:
                 self._last_single_id = single_id
                 return self.send(frame, None)
             batch.defer(self.flush)
             return self.write(frame, None)
 
+        # The first frame of a loop iteration is written at once. Later frames of the iteration are
+        # buffered, and share one write at its end.
         if self.is_flush_scheduled:
             return self.write(frame, None)
         self.is_flush_scheduled = True
@@ -197,9 +197,10 @@ class _FrameConnection(SocketConnection):
         return self.send(len(payload).to_bytes(HEADER_BYTES, "big") + payload, None)
 
     def flush_batch(self) -> None:
-        """Write the frames that were buffered in the current read batch, on all connections.
+        """Write the frames that were buffered while the messages of one read are handled.
 
-        Later calls in the same read batch do nothing.
+        This includes the frames of all other connections on the event loop. Only the first call for
+        a read has an effect.
         """
         self._batch.flush_once()
 
@@ -251,8 +252,7 @@ async def open_unix_link(path: str, timeout_s: float) -> UnixLink:
 class UnixLink(RpcClient):
     """A connection over a Unix socket that sends requests: a ForwardingConnection.
 
-    open_unix_link() returns it. Its _FrameConnection calls the on_... methods, because this object
-    is the receiver of the frames that arrive.
+    open_unix_link() returns it.
 
     sock: the connected socket.
     peer: the process that answers the requests.
@@ -295,14 +295,14 @@ class UnixLink(RpcClient):
         self._set_backpressure(False)
         self._end_connection(reason)
 
-    # Receiver
+    # Receiver: the _FrameConnection calls these methods
 
-    def on_frames(self, batch: Sequence[bytes]) -> None:
+    def on_frames(self, frames: Sequence[bytes]) -> None:
         """Pass each response to the request with the same id.
 
-        batch: serialized responses.
+        frames: serialized responses.
         """
-        for payload in batch:
+        for payload in frames:
             # 0x0A is the tag of request_id, which nearly every serializer writes first. The next
             # byte is the length of the id, because the ids of this package are short.
             if len(payload) > 1 and payload[0] == 0x0A:
@@ -532,8 +532,8 @@ class _UnixServerConnection:
 
     # Receiver
 
-    def on_frames(self, batch: Sequence[bytes]) -> None:
-        for payload in batch:
+    def on_frames(self, frames: Sequence[bytes]) -> None:
+        for payload in frames:
             self.rpc.receive(payload)
 
     def on_frame_too_long(self, size: int) -> None: ...

@@ -52,7 +52,7 @@ def watch_programs(programs: Sequence[str]) -> WatchedPaths | None:
 
 
 def find_server_files(server: str, folder: Path) -> list[str]:
-    """Return the files among the words of an MCP server's command, as absolute paths.
+    """Return the files that an MCP server's command and arguments name, as absolute paths.
 
     server: the JSON of a server file with this one server (proxy/server_file.py).
     folder: the directory of the plugins file, against which paths are resolved.

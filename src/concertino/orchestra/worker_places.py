@@ -1,10 +1,11 @@
 """WorkerPlaces: how many requests a worker may have in progress, in all and for each caller.
 
 A worker is a process that answers the requests to a plugin in a NATS cluster (nats_worker.py). It
-calls its WorkerPlaces before it accepts a request. A caller may have three times as many requests
-as there are free places, and three times as many bytes as there are free bytes. So a single caller
-gets three quarters of a worker, and one quarter stays free. Two callers get three sevenths each,
-and one seventh stays free. There is always a place for another caller.
+calls its WorkerPlaces before it accepts a request. A worker has 1024 places, one for each request,
+and 256 MiB for all requests together. A caller may have three times as many requests as there are
+free places, and three times as many bytes as there are free bytes. So a single caller gets three
+quarters of a worker, and one quarter stays free. Two callers get three sevenths each, and one
+seventh stays free. There is always a place for another caller.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SHARE_OF_FREE = 3
 
 
 class WorkerPlaces:
-    """Counts the requests that a worker has accepted and that have no last response yet."""
+    """Counts the requests of a worker: those that were accepted and have no last response yet."""
 
     def __init__(self) -> None:
         # The number of all accepted requests, and their total size.
@@ -35,7 +36,7 @@ class WorkerPlaces:
         self._by_caller: dict[str, tuple[int, int]] = {}
 
     def find_refusal(self, caller: str, size: int) -> str:
-        """Return the reason to refuse a request; "" if there is a place for it.
+        """Return why a request must be refused, BUSY or SHARE; "" if there is a place for it.
 
         caller: the name of the caller.
         size: the size of the request in bytes.

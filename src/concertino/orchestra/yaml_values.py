@@ -157,8 +157,8 @@ class YamlValue(Struct, frozen=True):
     def environment(self) -> dict[str, str | None]:
         """Return a mapping of environment variables: name -> value.
 
-        The value is None if the file has none, and the variable exists in the hub's environment. A
-        variable that is in neither is an error.
+        A variable without a value in the file is passed on from the hub's environment: its value in
+        the result is None. It is an error if the hub's environment does not have this variable.
         """
         variables: dict[str, str | None] = {}
         for key, value in self.pairs():
