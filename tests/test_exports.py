@@ -174,7 +174,8 @@ WITH_THE_FIRST_CALL = {
     "": "excerpts token_estimate",
     "backend": "call_hooks callback_calls",
     "protocol": "host_limits object_schemas",
-    "runtime": "call_answers call_runner context loop_watcher result_turns running_calls",
+    "runtime": "call_answers call_runner context loop_watcher result_sizes result_turns "
+    "running_calls",
     "server": "host_warnings",
     "types": "result_checks",
 }

@@ -20,14 +20,9 @@ from msgspec.json import encode
 from concertino import Client, Depends, Server, serve
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.peer import Peer
-from concertino.runtime import result_turns
-from concertino.runtime.result_turns import (
-    convert_in_turn,
-    is_large_result,
-    least_size,
-    probable_size,
-    result_turns_of,
-)
+from concertino.runtime import result_sizes, result_turns
+from concertino.runtime.result_sizes import is_large_result, least_size, probable_size
+from concertino.runtime.result_turns import convert_in_turn, result_turns_of
 from concertino.runtime.tasks import busy_loops
 from concertino.schema import json_parts, return_values, value_results
 from concertino.schema.return_values import result_shaper
@@ -380,6 +375,7 @@ async def test_a_list_in_parts_has_the_result_or_error_of_the_whole_list(
     shaper = result_shaper(handler)
     monkeypatch.setattr(result_turns, "LARGE_ITEMS", 2)
     monkeypatch.setattr(result_turns, "LARGE_BYTES", 1)
+    monkeypatch.setattr(result_sizes, "LARGE_BYTES", 1)
     monkeypatch.setattr(result_turns, "PART_BYTES", 20)
     for count in (1, 2, 3, 7, 50):
         value = (items * count)[:count]
@@ -475,6 +471,7 @@ async def test_an_object_in_parts_has_the_result_or_error_of_the_whole_object(
     handler.__annotations__["return"] = annotation
     shaper = result_shaper(handler)
     monkeypatch.setattr(result_turns, "LARGE_BYTES", 1)
+    monkeypatch.setattr(result_sizes, "LARGE_BYTES", 1)
     try:
         whole: object = shaper.shape(value)
     except InvalidResult as exc:

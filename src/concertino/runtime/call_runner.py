@@ -35,7 +35,8 @@ from concertino.protocol.request_profile import SessionRequest
 from concertino.runtime import call_answers
 from concertino.runtime.connection_end import ConnectionEnd
 from concertino.runtime.context import CallContext
-from concertino.runtime.result_turns import LARGE_BYTES, least_size, result_turns_of
+from concertino.runtime.result_sizes import LARGE_BYTES, least_size
+from concertino.runtime.result_turns import result_turns_of
 from concertino.runtime.tasks import busy_loops, eager_task_runner, loop_watch_of
 
 if TYPE_CHECKING:

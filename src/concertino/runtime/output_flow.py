@@ -63,7 +63,6 @@ class OutputFlow:
         self._loop = asyncio.get_running_loop()
         # Whether reading from the connection is paused.
         self._is_paused = False
-        self._unread.on_blocked = self._watch_unread
         # When the client last read some output, by the loop's clock.
         self._last_drain = 0.0
         # The timer that runs while responses or calls wait until the client has read more.
@@ -72,10 +71,11 @@ class OutputFlow:
         self._drained: asyncio.Future[None] | None = None
         # When a handler first sent something in this loop iteration; None if none has.
         self._sending_since: float | None = None
-        # Whether _log_drops() will be called.
-        self._will_log_drops = False
+        # Whether _log_counts() will be called.
+        self._will_log_counts = False
         # None until the first malformed message.
         self._malformed_input: MalformedInputLog | None = None
+        self._unread.on_blocked = self._watch_unread
 
     def update(self, is_draining: bool) -> None:
         """Pause reading while too much output is buffered, or resume it. Called after each flush.
@@ -90,12 +90,14 @@ class OutputFlow:
 
         if (
             self._invalid_input.has_news or self._notifications.dropped_logs
-        ) and not self._will_log_drops:
+        ) and not self._will_log_counts:
+            # Log the first malformed message at once, because its sender may be a person who tries
+            # the server. The others are counted for a second.
             if self._malformed_input is None:
-                self._report_input()
-            self._schedule_drops_log()
+                self._log_new_malformed()
+            self._schedule_counts_log()
 
-    def _report_input(self) -> None:
+    def _log_new_malformed(self) -> None:
         """Log malformed input that was not logged yet."""
         if self._invalid_input.has_news:
             if self._malformed_input is None:
@@ -108,9 +110,9 @@ class OutputFlow:
                 )
             self._malformed_input.report()
 
-    def _schedule_drops_log(self) -> None:
-        self._will_log_drops = True
-        self._loop.call_later(LOG_DROPS_AFTER_S, self._log_drops)
+    def _schedule_counts_log(self) -> None:
+        self._will_log_counts = True
+        self._loop.call_later(LOG_DROPS_AFTER_S, self._log_counts)
 
     def _watch_unread(self) -> None:
         """Start the timer for calls and responses that wait, unless it runs already.
@@ -133,7 +135,7 @@ class OutputFlow:
 
         Called when the connection is closed.
         """
-        self._log_drops(at_end=True)
+        self._log_counts(at_end=True)
         self._flush = do_nothing
         if self._unread_timer is not None:
             self._unread_timer.cancel()
@@ -146,6 +148,7 @@ class OutputFlow:
         unread = self._unread
         peer = self._session.peer
         now = self._loop.time()
+        # `peer.waiting` are calls that have not started, `unread.waiting` are responses.
         if peer.waiting:
             # Imported here, because few clients make calls wait.
             from concertino.runtime.calls_in_threads import kinds_in_threads
@@ -153,8 +156,8 @@ class OutputFlow:
             unread.on_slow_calls(now, kinds_in_threads(self._loop))
         if now - self._last_drain >= self._drain_s:
             peer.drop_waiting_responses()
-        if unread.dropped and not self._will_log_drops:
-            self._schedule_drops_log()
+        if unread.dropped and not self._will_log_counts:
+            self._schedule_counts_log()
         if unread.waiting:
             self._start_unread_timer()
         else:
@@ -198,15 +201,15 @@ class OutputFlow:
         """Reset the time that handlers may spend sending. Runs in the next loop iteration."""
         self._sending_since = None
 
-    def _log_drops(self, at_end: bool = False) -> None:
+    def _log_counts(self, at_end: bool = False) -> None:
         """Log how many messages were dropped or malformed since the last call.
 
         at_end: whether the connection is closed; the total of malformed messages is then logged
             too.
         """
-        self._will_log_drops = False
+        self._will_log_counts = False
         if not at_end:
-            self._report_input()
+            self._log_new_malformed()
         elif self._malformed_input is not None:
             self._malformed_input.report_end()
         if self._notifications.dropped_logs:

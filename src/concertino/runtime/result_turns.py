@@ -6,69 +6,57 @@ and the rest wait. For most results, UnreadResults (jsonrpc/unread_results.py) r
 when their calls started. It reserves none for calls of tools that are known for small results; if
 such a call returns a large result, UnreadResults.may_postpone() says whether the result may wait.
 
-Making the result of a list or dict takes longer still: 1 MB of JSON is encoded and checked in 1 to
-10 ms. Values that many calls return at once therefore wait as well (convert_in_turn), and one of
-them is converted in an iteration. A long list is converted in parts, one in an iteration, and the
-JSON of other large values is checked in parts (finish_conversion).
+Here, a "value" is what a handler returns. To "convert" it is to encode it as JSON, and to check
+that the JSON fits the output schema of its tool. For a list or dict this takes longer than sending:
+1 to 10 ms for 1 MB. Values that many calls return at once therefore wait as well (convert_in_turn),
+and one of them is converted in an iteration. A long list is encoded in parts, one in an iteration,
+and the JSON of other large values is checked in parts (finish_conversion).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
-from msgspec import Raw, Struct, structs
+from msgspec import Raw
 
 from concertino.errors import INTERNAL_ERROR
 from concertino.jsonrpc.incoming_requests import IncomingRequest
 from concertino.jsonrpc.unread_results import ResultDropped
+from concertino.runtime.result_sizes import (
+    LARGE_BYTES,
+    LARGE_ITEMS,
+    is_large_result,
+    probable_size,
+)
 from concertino.runtime.tasks import busy_loops, subject_of
 
 if TYPE_CHECKING:
     from concertino.schema.return_values import EncodeItems, ResultShaper
     from concertino.types.results import CallToolResult
 
-__all__ = [
-    "LARGE_BYTES",
-    "ResultTurns",
-    "convert_in_turn",
-    "finish_conversion",
-    "is_large_result",
-    "least_size",
-    "probable_size",
-    "result_turns_of",
-]
+__all__ = ["ResultTurns", "convert_in_turn", "finish_conversion", "result_turns_of"]
 
 # When results of this size together have been sent in one iteration, the next ones wait.
 TURN_BYTES = 2 * 2**20
-# Results of at least this size are large, and may have to wait for a later iteration.
-LARGE_BYTES = 256 * 1024
 # To convert a value takes about as long as to send a result of this many times the size.
 CONVERSION_COST = 8
 # A long list is converted in parts of about this size, which take 3 to 10 ms each.
 PART_BYTES = 512 * 1024
-# A result is probably large, too, if it contains a list or dict of this many items.
-LARGE_ITEMS = 1024
-# The size of an item that is neither a text nor a collection, with its key.
-ITEM_BYTES = 10
-# The size of a list or dict is estimated from its first items, and from the first items of these,
-# down to this depth.
-SAMPLE = 8
-SAMPLE_DEPTH = 4
 
 
 class ResultTurns:
     """Decides which large results are sent in the current iteration of an event loop.
 
     Each loop has one such object: result_turns_of(loop). In one iteration, it does one of these:
-    - It sends large results, with a total of about TURN_BYTES.
-    - It converts one large value that a handler has returned to JSON; of a long value, one part.
+
+    - It sends large results, with a total of about 2 MiB (TURN_BYTES).
+    - It lets one call convert the large value that its handler has returned to JSON, or one part.
 
     All other results and values wait in order.
     """
@@ -79,10 +67,12 @@ class ResultTurns:
         self._sent = 0
         # Size and function of each result that waits.
         self._waiting: deque[tuple[int, Callable[[], object]]] = deque()
-        # A function for each value that waits to be converted. Values come after the results that
-        # wait, so that few converted values are in memory.
+        # A function for each value that waits to be converted, which lets its call continue. Among
+        # them are functions of call_after_waiting(). Values come after the results that wait, so
+        # that few converted values are in memory.
         self._conversions: deque[Callable[[], object]] = deque()
-        # Identifies the call that converts its value in this iteration or the next ones.
+        # An object for the call that converts its value in this iteration or the next ones; None if
+        # there is none. Each call has an object of its own, so that it resets only its own turn.
         self._converting: object = None
         # Whether _begin_turn() will run in the next iteration.
         self._is_scheduled = False
@@ -109,7 +99,7 @@ class ResultTurns:
         self._schedule()
 
     def call_after_waiting(self, callback: Callable[[], object]) -> None:
-        """Call `callback` when all results and values that wait now have been sent.
+        """Call `callback` when all results that wait now were sent, and all values converted.
 
         If none waits, it is called at once.
         """
@@ -118,6 +108,7 @@ class ResultTurns:
             # The value that is converted now may become a small result, which schedules nothing.
             self._schedule()
         elif self._waiting:
+            # 0 bytes, because this sends nothing.
             self._waiting.append((0, callback))
         else:
             callback()
@@ -219,8 +210,9 @@ async def convert_in_turn(value: Any, shaper: ResultShaper) -> CallToolResult:
 
     A large value waits if other large values or results wait, or if much was sent in this loop
     iteration. Call this in the task of the call.
-    Raises ResultDropped if a small result was expected and there is no memory for a large one.
-    Raises the exceptions of shaper.shape().
+    shaper: converts a handler's value to the result of its tool.
+    Raises ResultDropped if UnreadResults expected a small result of the call, and there is no
+    memory for a large one. Raises the exceptions of shaper.shape().
     """
     task = asyncio.current_task()
     if task is None:
@@ -229,7 +221,7 @@ async def convert_in_turn(value: Any, shaper: ResultShaper) -> CallToolResult:
     must_wait = turns.must_wait() and is_large_result(value)
     encode_items = shaper.encode_items if type(value) is list else None
     items = [] if encode_items is None else cast("list[Any]", value)
-    # So many items have about PART_BYTES together.
+    # How many items have about PART_BYTES together.
     part_items = max(1, len(items) * PART_BYTES // probable_size(items))
     is_divided = len(items) >= LARGE_ITEMS and part_items < len(items)
     if must_wait or is_divided:
@@ -246,7 +238,8 @@ async def convert_in_turn(value: Any, shaper: ResultShaper) -> CallToolResult:
                     )
                 except Exception:
                     # An item is wrong. The conversion of the whole list, below, raises an exception
-                    # that names the place of the item in the list.
+                    # that names the place of the item in the list. It takes the time of the parts
+                    # again, but only for a handler that has a bug.
                     pass
                 else:
                     # Imported here, because proxies do not need it.
@@ -275,19 +268,22 @@ def _encode_in_parts(
         if start:
             yield
         part = encode_items(items[start : start + count])
-        # A comma replaces the brackets between two parts. There is one buffer, because the parts
+        # Each part is a JSON array. A comma replaces the two brackets between parts: the last byte
+        # of the buffer, and the first one of the part. There is one buffer, because the parts
         # and the whole list would take twice the memory.
         encoded[-1:] = b"," if start else b""
         encoded += memoryview(part)[1:] if start else part
 
 
 async def finish_conversion(result: CallToolResult, content: Raw, shaper: ResultShaper) -> None:
-    """Count a large value that shaper.encode() has converted, and check it in parts.
+    """Count a large value that shaper.encode() has encoded, and check it in parts.
 
+    It is checked whether the JSON fits the output schema of the tool.
     result: the value's result.
     content: the structured content of the result.
-    Raises ResultDropped if a small result was expected and there is no memory for a large one.
-    Raises the exceptions of shaper.shape().
+    shaper: converts a handler's value to the result of its tool.
+    Raises ResultDropped if UnreadResults expected a small result of the call, and there is no
+    memory for a large one. Raises the exceptions of shaper.shape().
     """
     turns = result_turns_of(asyncio.get_running_loop())
     turns.count_conversion(len(content))
@@ -319,78 +315,10 @@ def _count_postponed(call: object, value: Any, copies: int) -> Generator[None]:
         return
     unread, size = call.unread, copies * probable_size(value)
     if not unread.may_postpone(size):
+        # drop() counts the dropped result, and returns the text of the error.
         raise ResultDropped(INTERNAL_ERROR, unread.drop(size))
     unread.postpone(call, size)
     try:
         yield
     finally:
         unread.end_postponed(size)
-
-
-def least_size(result: Any) -> int:
-    """Return a lower bound for the size of a result as JSON, in bytes; takes a microsecond.
-
-    This is the sum of the lengths of the strings among its first items. Returns 0 if the result
-    cannot be examined.
-    """
-    try:
-        return _measure(result, 0)
-    except Exception:
-        return 0
-
-
-def probable_size(value: Any) -> int:
-    """Return about how many bytes a large value has as JSON, judged by its first items."""
-    try:
-        return max(LARGE_BYTES, _measure(value, ITEM_BYTES, is_whole=True))
-    except Exception:
-        return LARGE_BYTES
-
-
-def is_large_result(value: Any) -> bool:
-    """Return whether a handler's result is probably large; takes a microsecond.
-
-    Strings of LARGE_BYTES are large, and so are lists and dicts of LARGE_ITEMS items. An object is
-    large if one of its attributes is. Returns True if the result cannot be examined, because
-    another thread changes it or one of its methods fails.
-    """
-    try:
-        return _measure(value, LARGE_BYTES // LARGE_ITEMS) >= LARGE_BYTES
-    except Exception:
-        return True
-
-
-def _attributes_of(value: object) -> Collection[Any]:
-    """Return the values of an object's attributes, such as the fields of a dataclass."""
-    # A dict, or a pair of dicts if the class has __slots__; None without attributes.
-    state: Any = object.__getstate__(value)
-    members = cast("tuple[Any, ...]", state if isinstance(state, tuple) else (state,))
-    return [item for member in members if member for item in member.values()]
-
-
-def _measure(value: Any, item_bytes: int, depth: int = SAMPLE_DEPTH, is_whole: bool = False) -> int:
-    """Return the length of the strings in a value, plus item_bytes for each item of a collection.
-
-    Only the first SAMPLE items of a collection are examined, down to `depth` levels.
-    is_whole: whether to extrapolate from the first items of a collection to all of them.
-    """
-    if isinstance(value, str | bytes | Raw):
-        return len(cast("str", value))
-    items: Collection[Any] = ()
-    if isinstance(value, Struct):
-        items = structs.astuple(value)
-    elif isinstance(value, dict):
-        items = cast("dict[Any, Any]", value).values()
-    elif isinstance(value, list | tuple | set | frozenset):
-        items = cast("list[Any]", value)
-    elif not isinstance(value, int | float | None):
-        items = _attributes_of(value)
-    length = len(items) * item_bytes
-    if depth:
-        sample = 0
-        for item in islice(items, SAMPLE):
-            sample += _measure(item, item_bytes, depth - 1, is_whole)
-        if is_whole and len(items) > SAMPLE:
-            sample = sample * len(items) // SAMPLE
-        length += sample
-    return length

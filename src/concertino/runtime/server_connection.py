@@ -72,11 +72,10 @@ class ServerConnection:
 
     on_subscriptions_changed: called when the client has subscribed to a resource or unsubscribed.
     budget: the memory that unread responses may take in the whole process.
-    opening_until: the time until which frames are held back if the backend has not started, by the
-        loop's clock.
-    describe_start: returns the text of the error response to `initialize` and `server/discover` if
-        the backend has not started at `opening_until`. If it is None, the session answers these two
-        requests although the backend has not started.
+    opening_until: while the backend is starting, frames are held back until this time of the loop's
+        clock. Then they are processed, although the backend has not started; calls still wait.
+    describe_start: if it is not None, `initialize` and `server/discover` are then answered with an
+        error, whose text this function returns.
 
     Attributes:
     closed: a future that is done when the connection is closed and all its tasks have ended.
@@ -167,7 +166,10 @@ class ServerConnection:
     # Input
 
     def on_frames(self, batch: Sequence[bytes]) -> None:
+        # A frame may replace self._receive. The old function then passes the later frames of the
+        # batch to the new one.
         receive = self._receive
+        # No frame of the batch need schedule a flush, because it is flushed below.
         self._is_flush_due = True
         for frame in batch:
             try:
@@ -279,7 +281,7 @@ class ServerConnection:
         """Hold frames back until the time `until`, unless the backend starts sooner.
 
         If the backend has not started then, `initialize` and `server/discover` are answered with an
-        error. When the backend has started, frames are neither held back nor refused any more.
+        error until it starts; calls go on waiting for the start.
         until: a time of the loop's clock.
         describe: returns the text of the error responses.
         """
@@ -314,6 +316,7 @@ class ServerConnection:
 
         Replaces `_receive` until that frame arrives.
         """
+        # None for the later frames of the same batch, see on_frames().
         first, self._first = self._first, None
         if first is not None:
             from concertino.runtime.opening import is_handshake
@@ -347,7 +350,10 @@ class ServerConnection:
         return self._connection.write(frame, request_id)
 
     def schedule_flush(self) -> None:
-        """Flush at the end of the current read; outside of a read, in the next loop iteration."""
+        """Flush when the messages that were read together are processed (ReadBatch).
+
+        Outside of such a read, flush in the next loop iteration.
+        """
         if not self._is_flush_due:
             self._is_flush_due = True
             if self._read_batch.in_progress:
@@ -391,13 +397,13 @@ class ServerConnection:
         self.schedule_flush()
 
     def _schedule_throttled_flush(self) -> None:
-        """Schedule _flush_throttled(). The session calls this when it keeps a notification."""
+        """Schedule _flush_throttled(). The session calls this when it keeps a notification back."""
         if not self._will_flush_throttled:
             self._will_flush_throttled = True
             self.loop.call_later(THROTTLE_FLUSH_S, self._flush_throttled)
 
     def _flush_throttled(self) -> None:
-        """Send the throttled notifications that no newer ones have replaced."""
+        """Send the notifications that the session keeps back, without those that were replaced."""
         self._will_flush_throttled = False
         if not self._end.is_closing:
             peer = self.session.peer
@@ -445,6 +451,7 @@ class ServerConnection:
 
     @property
     def has_left(self) -> bool:
+        # may_return: the client may continue on another connection (transports/connection.py).
         return self.closed.done() and not self._connection.facts.get("may_return")
 
     @property
@@ -496,7 +503,8 @@ class ServerConnection:
     def cut_off(self, *blocking: SessionRequest) -> None:
         """Answer all calls with an error. Called in a thread before the process ends.
 
-        blocking: a call that blocks the event loop since it began.
+        blocking: the call, if there is one, whose first step blocks the loop. It is not among the
+            running calls of the Peer yet.
         """
         self._end.fail_calls(*blocking)
 

@@ -38,7 +38,8 @@ from weakref import WeakSet
 
 from concertino.jsonrpc.incoming_requests import IncomingRequest, Kind, ResultCounter
 from concertino.jsonrpc.unread_results import kind_of
-from concertino.runtime.result_turns import LARGE_BYTES, is_large_result, result_turns_of
+from concertino.runtime.result_sizes import LARGE_BYTES, is_large_result
+from concertino.runtime.result_turns import result_turns_of
 from concertino.runtime.thread_jobs import (
     LoopJobs,
     ThreadJob,

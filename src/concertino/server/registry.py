@@ -146,6 +146,7 @@ class Record(Struct, Generic[E], frozen=True):
         tags: tag -> the last Switch for all entries with this tag.
         """
         switches = [self.switch, *(tags.get(tag, ON) for tag in self.access.tags)]
+        # A Switch begins with its number, so max() returns the last one.
         _, enabled = max(switches)
         return enabled
 

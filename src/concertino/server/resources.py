@@ -63,7 +63,8 @@ _URI = re.compile(
 )
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
-# Where the content of a resource comes from: the contents themselves, a file, or a function.
+# Where the content of a resource comes from: the contents themselves, a file, or a function (a
+# tuple: the function, and the converter of its arguments).
 Source = list[ResourceContents] | File | tuple[HandlerCall, StringArguments]
 
 

@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from concertino.guards.sizes import OversizeStore
 
 # Structured content of this many bytes keeps the event loop busy for a noticeable time. The value
-# is that of LARGE_BYTES in runtime/result_turns.py, which is not imported before the first
+# is that of LARGE_BYTES in runtime/result_sizes.py, which is not imported before the first
 # response.
 LARGE_CONTENT = 256 * 1024
 # A list of this many items may take the event loop a noticeable time, too (LARGE_ITEMS in
-# result_turns.py).
+# result_sizes.py).
 LONG_LIST = 1024
 # Values of these types are converted to a result quickly. Values of other types may be large: they
 # wait for their turn, so that the conversions of several calls do not block the event loop together
