@@ -18,7 +18,7 @@ from concertino.http_client.single_requests import (
     WITHIN_S,
     FetchedResponse,
     SingleRequests,
-    limit,
+    await_response,
     without_query,
 )
 from concertino.protocol.revisions import MODERN
@@ -54,7 +54,7 @@ class Fetcher:
 
         Raises AuthorizationError if there are more redirects.
         """
-        return await limit(url, self._get(url), self._within_s)
+        return await await_response(url, self._get(url), self._within_s)
 
     async def post_form(
         self, url: str, fields: Mapping[str, str], headers: Mapping[str, str]
@@ -80,7 +80,7 @@ class Fetcher:
     async def _post(self, url: str, headers: Mapping[str, str], body: bytes) -> FetchedResponse:
         """Send a body with POST within the time limit."""
         request = self._requests.send(self._policy, "POST", url, headers, body)
-        return await limit(url, request, self._within_s)
+        return await await_response(url, request, self._within_s)
 
     async def _get(self, url: str) -> FetchedResponse:
         """Send a GET request, and follow redirects."""

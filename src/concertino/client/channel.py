@@ -138,17 +138,9 @@ class Channel:
     ) -> Awaitable[Raw]:
         """Send a request and return its result, undecoded.
 
+        The other arguments and the exceptions are those of ask().
         params: a JSON object.
         subject: the name or URI in the request, for errors; "" if there is none.
-        idle_timeout_s: how many seconds may pass until the response arrives; may be infinite. Each
-            progress notification starts this time again.
-        total_s: how many seconds the request may take in all; may be infinite.
-        progress: the tracker that handles the progress notifications of the request; None if the
-            request has no progress token.
-        cancels: whether to send notifications/cancelled after a timeout, or if the caller stops
-            waiting.
-        Raises RpcError for an error response, TimedOut, Disconnected, ProtocolError for a malformed
-        response, and ValueError if the request is too long or idle_timeout_s is not positive.
         """
         # Requests other than tool calls are rare, so prepare the request each time.
         prepared = PreparedRequest(request_template(method), method, subject, decode_reply)

@@ -193,14 +193,10 @@ class Conversation:
         If a server of 2026-07-28 asks for input first, the functions that were passed to Client
         (`elicit`, `sample`, `roots`) answer, and the request is sent again.
 
-        body: the params without `_meta`, a JSON object.
-        subject: the name or URI in the request, for errors; "" if there is none.
+        The other arguments are those of ClientConnection.call().
         idle_timeout_s: how many seconds may pass until the response arrives. Each progress
             notification starts this time again.
         total_s: how many seconds the request may take in all.
-        progress: a function progress(done, total, message) for the progress notifications of the
-            request; None to request no progress.
-        meta: keys and values to add to `_meta`; None to add nothing.
         Raises RpcError, TimedOut, Disconnected and ProtocolError.
         """
         channel = self.channel

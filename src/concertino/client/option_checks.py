@@ -14,6 +14,7 @@ __all__ = ["check_functions", "check_sink", "check_type"]
 def check_type(option: str, value: object, kind: type) -> None:
     """Raise TypeError unless a value is None or an instance of exactly the class `kind`.
 
+    Fields that a subclass adds would have no effect.
     option: the name of the argument, for the error.
     """
     if value is not None and type(value) is not kind:

@@ -45,7 +45,7 @@ class StderrLines:
         self._file = -1
         self._logger = logging.getLogger(f"concertino.client.{name}.stderr")
         self._level = level
-        self._logs = sink is None
+        self._is_logging = sink is None
         if sink is None:
             self._write_line = self._log
         elif callable(sink):
@@ -57,7 +57,7 @@ class StderrLines:
 
     def __call__(self, chunk: bytes) -> None:
         # A server may write megabytes a second. Do no work for lines that will not be logged.
-        if self._logs and not self._logger.isEnabledFor(self._level):
+        if self._is_logging and not self._logger.isEnabledFor(self._level):
             return
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:

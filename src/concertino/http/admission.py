@@ -115,12 +115,9 @@ class Admission:
     def access_rules(
         self, origins: Sequence[str], *, checks_host: bool, accepts_https: bool
     ) -> AccessRules:
-        """Return the rules for the headers Host and Origin, and for the host in the target.
+        """Return the AccessRules of one listener, whose arguments these are.
 
-        origins: the origins of web pages that may use the server.
-        checks_host: whether Host must name this server. False for a Unix socket, which no browser
-            can reach.
-        accepts_https: whether the target of a request may be an `https` URL.
+        The rules also accept the names in HttpOptions.hosts, and host and origin of the public URL.
         """
         identity = self._identity
         own = () if identity is None else (identity.host,)
@@ -213,8 +210,8 @@ class Admission:
             return
         facts, headers = exchange.connection.facts, exchange.head.headers
         is_passed_on = self._proxies is not None or not FORWARDED.isdisjoint(headers)
-        # Only clients of a Unix socket have a user id.
-        is_local = "uid" in facts or is_loopback(_peer_of(facts) or "")
+        peer = _peer_of(facts)
+        is_local = peer is None or is_loopback(peer)
         if is_passed_on or not is_local:
             raise HttpError(
                 HTTPStatus.FORBIDDEN,
@@ -256,6 +253,7 @@ def _peer_of(facts: Mapping[str, object]) -> str | None:
 
     Returns "" if the address is not known.
     """
+    # Only clients of a Unix socket have a user id.
     if "uid" in facts:
         return None
     # The address is HOST:PORT. An IPv6 host is in brackets, and may end with a zone, as in `%eth0`.

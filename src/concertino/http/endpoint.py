@@ -37,7 +37,9 @@ from concertino.http.request_head import HttpError, RequestHead
 from concertino.http.session_table import SessionTable
 from concertino.http.stateless_pool import StatelessPool
 from concertino.jsonrpc.messages import Id, encode_error, encode_id
-from concertino.protocol.request_profile import CAPABILITIES, QUOTED_CHARS, VERSION
+from concertino.protocol.request_profile import CAPABILITIES as CAPABILITIES_KEY
+from concertino.protocol.request_profile import QUOTED_CHARS
+from concertino.protocol.request_profile import VERSION as VERSION_KEY
 from concertino.protocol.revisions import LEGACY, MODERN, REVISIONS
 from concertino.runtime.host import Host, Wrap
 
@@ -283,9 +285,9 @@ def _check_headers(exchange: Exchange, headers: McpHeaders, message: Envelope, i
     if meta is None or meta.version is None or not meta.capabilities:
         missing: list[str] = []
         if meta is None or meta.version is None:
-            missing.append(VERSION)
+            missing.append(VERSION_KEY)
         if meta is None or not meta.capabilities:
-            missing.append(CAPABILITIES)
+            missing.append(CAPABILITIES_KEY)
         text = f"Invalid params: _meta lacks {' and '.join(missing)}"
         data = {"supported": [MODERN.name], "missing": missing}
         body = encode_error(encode_id(id), INVALID_PARAMS, text, data)
@@ -295,7 +297,7 @@ def _check_headers(exchange: Exchange, headers: McpHeaders, message: Envelope, i
     if headers.repeated is not None:
         return _refuse_header(exchange, id, f"{headers.repeated} came more than once")
     if headers.version != meta.version:
-        return _refuse_header(exchange, id, f"{VERSION_HEADER} is not that of {VERSION}")
+        return _refuse_header(exchange, id, f"{VERSION_HEADER} is not that of {VERSION_KEY}")
     if headers.version != MODERN.name:
         _refuse_version(exchange, id, str(meta.version), [MODERN.name])
         return False

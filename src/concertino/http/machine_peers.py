@@ -121,14 +121,9 @@ class MachinePeers:
         return self._tag + secrets.token_hex(ID_BYTES)
 
     def pass_on(self, exchange: Exchange, id: str) -> bool:
-        """Pass a request on to the process (on another machine) that has its session.
+        """Pass a request on to the process on another machine that has its session.
 
-        Returns at once. The response to the client follows when that process has sent it.
-
-        id: the id of the session. It begins with a random tag, which identifies the process that
-            has made the id.
-        Returns False, and does nothing, if it is this process. Raises HttpError 404 if the id is
-        malformed.
+        SessionPeers.pass_on() describes the arguments and the result.
         """
         tag = id[: 2 * TAG_BYTES]
         if tag == self._tag:

@@ -114,12 +114,7 @@ class SessionStreams:
             self._on_stream_end()
 
     def listen(self, exchange: Exchange) -> None:
-        """Respond to a GET of the client with a stream of events.
-
-        With Last-Event-ID, it resumes the stream of that event. Without it, it opens the stream for
-        the messages that belong to no request.
-        Raises HttpError 400 if Last-Event-ID names no stream of this session.
-        """
+        """Respond to a GET of the client, as SessionConnection.listen() says."""
         last_event = exchange.head.headers.get(b"last-event-id")
         if last_event is None:
             self.standalone.attach(exchange, self._on_stream_end)

@@ -67,11 +67,7 @@ class WorkerPeers:
     def pass_on(self, exchange: Exchange, id: str) -> bool:
         """Pass a request on to the worker that has its session.
 
-        Returns at once. The response to the client follows when that worker has sent it.
-
-        id: the id of the session, from which the number of that worker is computed.
-        Returns False, and does nothing, if it is this worker. Raises HttpError 404 if the id is
-        malformed.
+        SessionPeers.pass_on() describes the arguments and the result.
         """
         owner = self.find_owner(id)
         if owner == self._place.number:

@@ -25,7 +25,14 @@ from concertino.transports.listeners import errno_message
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["MAX_BYTES", "WITHIN_S", "FetchedResponse", "SingleRequests", "limit", "without_query"]
+__all__ = [
+    "MAX_BYTES",
+    "WITHIN_S",
+    "FetchedResponse",
+    "SingleRequests",
+    "await_response",
+    "without_query",
+]
 
 # How many seconds callers wait for a request by default, with all redirects that they follow.
 WITHIN_S = 5.0
@@ -189,7 +196,7 @@ class _Collector:
             self.response.set_exception(ConnectionError(f"{self._url}: {reason}"))
 
 
-async def limit(url: str, request: Awaitable[T], within_s: float) -> T:
+async def await_response(url: str, request: Awaitable[T], within_s: float) -> T:
     """Await a request, and return its result. Like asyncio.wait_for(), but the error names the URL.
 
     url: the URL of the request, for the error.

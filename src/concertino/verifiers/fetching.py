@@ -18,7 +18,12 @@ from concertino.errors import AuthorizationError
 from concertino.http.authorization import VerifierUnavailable
 from concertino.http_client.addresses import AddressPolicy, find_reach
 from concertino.http_client.server_url import ServerUrl, parse_url
-from concertino.http_client.single_requests import WITHIN_S, SingleRequests, limit, without_query
+from concertino.http_client.single_requests import (
+    WITHIN_S,
+    SingleRequests,
+    await_response,
+    without_query,
+)
 from concertino.transports.addresses import is_loopback
 
 __all__ = ["IssuerClient"]
@@ -98,7 +103,7 @@ class IssuerClient:
             return response.decode(decoder) if response.status == 200 else None
 
         try:
-            return await limit(url, send(), self._within_s)
+            return await await_response(url, send(), self._within_s)
         except (AuthorizationError, OSError, ValueError) as exc:
             raise VerifierUnavailable(str(exc)) from None
 
