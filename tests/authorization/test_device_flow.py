@@ -160,7 +160,7 @@ async def test_a_server_that_cannot_be_reached_is_asked_again(
 @pytest.mark.parametrize("page", ["javascript:alert(1)", "file:///etc/passwd", "http://a.example/"])
 @on_a_loop
 async def test_a_page_that_must_not_be_opened_is_not_shown(page: str, pauses: list[float]) -> None:
-    with pytest.raises(AuthorizationError):
+    with pytest.raises(AuthorizationError, match="verification_uri"):
         await log_in(Endpoint(TOKENS, verification_uri=page))
     assert pauses == []
 

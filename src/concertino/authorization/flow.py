@@ -370,7 +370,6 @@ def _port_of(redirect_uri: str, previous: Login | None) -> int:
     """Return the port of the redirect URI in the settings or in the registration; 0 without both.
 
     redirect_uri: the redirect URI in the settings; "" if there is none.
-    previous: the previous login, which has the registration of the client; None if there was none.
     """
     registered = "" if previous is None else previous.client.redirect_uri
     for uri in (redirect_uri, registered):

@@ -221,11 +221,9 @@ class OAuthCredentials:
     async def _log_in(self, flow: LoginFlow, discovery: Discovery) -> None:
         """Log in and store the login.
 
-        This is possible for the grant client_credentials, which needs no user, and for
-        authorization_code if `settings.authorize` asks the user. The caller holds the lock of the
-        login in the store.
-        Raises LoginRequired, or another AuthorizationError, if only the command `concertino login`
-        can log in.
+        The caller holds the lock of the login in the store. Raises LoginRequired, or another
+        AuthorizationError, if only the command `concertino login` can log in: the grant needs a
+        user, and `settings.authorize` does not ask the user.
         """
         settings = self._settings
         asks_user = settings.grant == "authorization_code" and settings.authorize is not None

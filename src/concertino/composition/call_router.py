@@ -150,10 +150,8 @@ class CallRouter:
     ) -> tuple[str, str]:
         """Wait until the part of a tool or prompt has started.
 
-        name: the name that the client uses.
-        kind: "tool" or "prompt".
-        member: the field of the params that contains the name, for the error message.
         Returns the name of the part, and the part's own name of the tool or prompt.
+        member: the field of the params that contains the name, for the error message.
         Raises RpcError if no part can have the name, or if the part does not start.
         """
         found = self._names.find(name)

@@ -254,8 +254,6 @@ def _pass_list(
 
     Then clients of older revisions also get the fields that this package does not know; the session
     leaves them out when it translates a list. Clients of 2026-07-28 get these fields in any case.
-    whole: the joined list.
-    pages: the pages of the parts from which it was built.
     """
     if isinstance(whole, Raw) and _are_legacy(pages):
         # The list may have fields of all these revisions, so it counts as the newest one. Names of

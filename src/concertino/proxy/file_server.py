@@ -129,11 +129,8 @@ class FileServer:
     async def _wrap(self, server: Backend, outlet: Notifier) -> None:
         """Wrap a started server in the wrappers that its options need, and use the result.
 
-        From the inside outwards, these are a Guard (limits and filters), a Transform (changed
-        tools) and FeaturesAsTools (prompts and resources as tools).
         outlet: gets the notifications of the server.
-        Raises ConcertinoError if the options hide an argument of a tool from clients and take its
-        value from an environment variable that is not set.
+        Raises ConcertinoError if the environment variable for a hidden argument is not set.
         """
         options = self.options
         guards: dict[str, Any] = {

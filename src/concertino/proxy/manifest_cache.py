@@ -92,8 +92,8 @@ class ManifestCache:
         """Return the ManifestFile of a server. The file itself need not exist yet.
 
         server: the command that starts the server.
-        era: how the proxy opens the session with the server: "legacy" (with `initialize`), "modern"
-            (MCP 2026-07-28, without) or "auto".
+        era: the revisions that the proxy speaks with the server: "legacy" (up to 2025-11-25),
+            "modern" (2026-07-28) or "auto".
         principal: the identity of the user for whom the server works; b"" for an unverified user.
         Returns None if the program of the server is not found, or if the secret key with which the
         files are authenticated cannot be read.
@@ -178,10 +178,7 @@ def identify(
       server does not inherit the whole environment of the proxy;
     - the era and the principal.
 
-    server: the command that starts the server.
-    era: how the proxy opens the session with the server: "legacy" (with `initialize`), "modern"
-        (MCP 2026-07-28, without) or "auto".
-    principal: the identity of the user for whom the server works; b"" for an unverified user.
+    server, era, principal: the same as for ManifestCache.file_of().
     """
     command = os.fspath(server.command)
     variables = server.env or {}

@@ -106,7 +106,7 @@ class Manifests:
 
         Returns at once. Cancels the reading that an earlier call for the same principal has begun.
         client: the Client that is connected to the server.
-        principal: the identity of the user for whom the server works; b"" for an unverified user.
+        principal: as for get().
         on_learned: called with the old manifest (or None) and the new one if they differ.
         """
         previous = self._learning.get(principal)
@@ -122,12 +122,7 @@ class Manifests:
         principal: bytes,
         on_learned: OnLearned | None,
     ) -> None:
-        """Read the features and lists of a running server, and store them if they are new.
-
-        client: the Client that is connected to the server.
-        principal: the identity of the user who sees these lists; b"" if it is not verified.
-        on_learned: called with the old and the new manifest if they differ.
-        """
+        """Read the features and lists of a running server, and store them if they are new."""
         known = self.get(principal)
         try:
             async with asyncio.timeout(LISTS_S):

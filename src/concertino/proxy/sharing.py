@@ -15,9 +15,7 @@ __all__ = ["Isolation", "ServerSharing"]
 
 log = logging.getLogger("concertino.proxy")
 
-# "shared": all clients share one connection. "principal": the clients of one user do. "session":
-# each client has its own. "auto": "principal", or "session" for a server before 2026-07-28 that has
-# log levels or asks its client something.
+# ServerSharing describes the values.
 Isolation = Literal["auto", "shared", "principal", "session"]
 
 
@@ -26,8 +24,9 @@ class ServerSharing:
 
     name: the name of the server, for the log.
     isolation: which sessions share a connection: "shared" for all sessions, "principal" for those
-        of one verified user, "session" for none. "auto" is replaced by "principal" or "session"
-        when the features of the server are known.
+        of one verified user, "session" for none. "auto" becomes "principal" when the features of
+        the server are known; or "session" for a server before 2026-07-28 that has log levels or
+        asks its client something.
     can_reopen: whether more than one connection to the server can be opened. If not, all sessions
         share one.
     """

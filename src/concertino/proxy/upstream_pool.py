@@ -149,15 +149,10 @@ class UpstreamPool:
     async def _open(
         self, key: object, upstream: Upstream, on_opened: OnOpened, owner: CallerSession | None
     ) -> Upstream:
-        """Open an upstream and add it to the pool, for the sessions with this key.
+        """Open an upstream, add it to the pool, and return it. The parameters are those of begin().
 
-        key: FIRST if no session is known yet.
-        on_opened: called when the upstream is open, before any session uses it.
-        owner: the only session for which it is opened; None if several sessions may use it.
-
-        Returns the upstream that the sessions with this key use. This is another one than
-        `upstream` if renew() has opened one for these sessions in the meantime.
-        Raises ConcertinoError if the upstream cannot be opened.
+        If renew() has opened another one for the same sessions meanwhile, returns that one. Raises
+        ConcertinoError if the upstream cannot be opened.
         """
         try:
             await upstream.open()
@@ -173,7 +168,6 @@ class UpstreamPool:
         if owner is not None and owner.closed.done():
             self._close_soon(upstream.close())
             raise Disconnected(f"{self._name}: the client has gone")
-        # renew() may have opened an upstream for the same sessions in the meantime.
         newer = self.unclaimed if key is FIRST else self._by_key.get(key)
         if newer is not None:
             self._close_soon(upstream.close())
