@@ -546,9 +546,9 @@ def category_term(name: str) -> str:
 
 def _make_schema() -> tantivy.Schema:
     """Return the fields of tantivy's index."""
-    # The Analyser has joined the terms of scored fields by spaces. A value of the other text fields
-    # is one term as a whole ("raw"), and needs no frequencies ("basic"). A "fast" field is stored
-    # as a column, for fast_field_values().
+    # The Analyser has joined the terms of scored fields by spaces, and scores need their
+    # frequencies ("freq"). A value of the other text fields is one term as a whole ("raw"), without
+    # frequencies ("basic"). A "fast" field is stored as a column, for fast_field_values().
     builder = import_tantivy().SchemaBuilder()
     for field in WEIGHTS:
         builder = builder.add_text_field(field, tokenizer_name="whitespace", index_option="freq")

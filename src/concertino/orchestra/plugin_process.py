@@ -345,10 +345,10 @@ class PluginProcess:
         # The socket's address at the beginning of the error tells users nothing.
         reason = str(exc).removeprefix(f"{run.address}: ")
         # If the hub itself has closed the run, its link is None, and `exc` has the hub's reason.
-        if run.link is not None and self.state == "stopping":
-            reason = self.reason
-        elif run.link is not None:
-            reason = await run.exit_reason() or reason
+        if run.link is not None:
+            # While the plugin stops, its exit code says less than why it stops.
+            is_stopping = self.state == "stopping"
+            reason = self.reason if is_stopping else await run.exit_reason() or reason
         return Disconnected(f"{reason}; this call got no response")
 
     def _begin_call(self) -> None:
@@ -506,13 +506,7 @@ class PluginProcess:
         time = asyncio.get_running_loop().time
         pause = FIRST_S
         while True:
-            if not is_started:
-                self._set_state("starting", self.reason)
-                self._run = PluginRun(self._settings)
-                # This run has the plugin's changed code, so an earlier failure of this code no
-                # longer counts.
-                self.record.forget_change()
-            if is_started or await self._start(environment):
+            if is_started or await self._start_run(environment):
                 is_started = False
                 start = time()
                 await self._until_end()
@@ -534,8 +528,13 @@ class PluginProcess:
         self.reason = f"it depends on {id}, which does not run"
         self._settings.log.warning("not started: %s", self.reason)
 
-    async def _start(self, environment: HubEnvironment) -> bool:
-        """Start a run. Returns whether it succeeded; if not, self.reason says why."""
+    async def _start_run(self, environment: HubEnvironment) -> bool:
+        """Start a new run. Returns whether it succeeded; if not, self.reason says why."""
+        self._set_state("starting", self.reason)
+        self._run = PluginRun(self._settings)
+        # This run has the plugin's changed code, so an earlier failure of this code no longer
+        # counts.
+        self.record.forget_change()
         try:
             # Requests no longer wait for a plugin that uses no processor time before it is ready.
             tools, prompts = await self._run.start(

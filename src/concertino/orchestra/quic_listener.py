@@ -181,9 +181,8 @@ class _QuicRpcServer(QuicServer):
         )
         self.handler = handler
         self.relay = relay
-        # HOST:PORT, when the socket is open.
-        self.address = ""
-        self._host = host
+        # connection_made() adds the port.
+        self.address = host
         # Whether the listener is closing. New connections are then refused.
         self.is_closing = False
         self.clients: set[_QuicServerConnection] = set()
@@ -209,7 +208,7 @@ class _QuicRpcServer(QuicServer):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.address = format_address((self._host, transport.get_extra_info("sockname")[1]))
+        self.address = format_address((self.address, transport.get_extra_info("sockname")[1]))
 
     def datagrams_received(self, datagrams: Iterator[tuple[bytes, Address]]) -> None:
         """Handle the datagrams that have arrived, and then send the answers. UdpSocket calls it."""

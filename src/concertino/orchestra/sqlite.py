@@ -66,6 +66,7 @@ class SqliteStorage:
         self._lock = threading.Lock()
         with self._convert_errors():
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Create the file with this mode. SQLite would let other users read it.
             os.close(os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._database = sqlite3.connect(
                 self._file, timeout=BUSY_S, isolation_level=None, check_same_thread=False
@@ -125,6 +126,7 @@ class SqliteStorage:
         prefix = clean_folder(prefix)
         matches = matcher(check_pattern(pattern)).fullmatch
         with self._lock, self._convert_errors():
+            # LIKE would ignore case, and read `_` and `%` in the prefix as wildcards.
             rows = self._database.execute(
                 "SELECT path, length(content), version, modified_at FROM stored"
                 " WHERE substr(path, 1, ?) = ? ORDER BY path",

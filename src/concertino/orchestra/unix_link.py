@@ -69,7 +69,7 @@ FLUSH_S = 0.5
 # How long the peers of a listener may take to read the remaining output when the listener is
 # closed.
 CLOSE_S = 1.0
-# The reason for an orderly end. _UnixServerConnection does not log this reason.
+# The reason for an orderly end. _UnixServerConnection._on_end() recognizes it, and logs nothing.
 END_OF_STREAM = "the connection ended"
 
 
