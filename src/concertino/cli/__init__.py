@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, NoReturn
 
-# Exit codes. 130 is 128 + SIGINT, as in shells.
-FAILED, USAGE, INTERRUPTED = 1, 2, 130
+# Exit codes. UNREACHABLE means that a server cannot be started or reached. INTERRUPTED is
+# 128 + SIGINT, as in shells.
+FAILED, USAGE, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
 
 # Command -> its module and its line in the help. Each module has DESCRIPTION,
 # add_arguments(parser), and run(args, server), which ends the process or returns an exit code.
-# args: the parsed arguments. server: the words after `--`, which are the command of a server.
+# args: the parsed arguments, with args.command, the name, and args.parser, whose error() raises
+# UsageError with a hint. server: the words after `--`, which are the command of a server.
 COMMANDS = {
     "demo": ("demo", "see a server started, called, broken and restarted"),
     "new": ("new", "write a small project: a server, its tests, its configuration"),
@@ -79,7 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and end the process.
 
     A failure is reported on stderr: in words, or with --json as one line of JSON. An error of
-    writing to stdout is a failure, too, unless stdout is a pipe whose reader has gone.
+    writing to stdout is a failure, too. But if stdout is a pipe whose reader has gone, the exit
+    code is that of the command.
+
     arguments: the words of the command line; None for the arguments of this process.
     Exit codes: 0 success, 1 failure, 2 invalid usage. Some commands have more.
     """
@@ -105,8 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:
         failure = CommandFailure("interrupted", code="interrupted", exit_code=INTERRUPTED)
     except OSError as exc:
-        # Only errors of stdout are expected here: commands turn errors about files, which have a
-        # file name, into a CommandFailure.
+        # Only errors of stdout are expected here. Commands turn errors about files, which have a
+        # file name, into a CommandFailure, and handle a BrokenPipeError themselves.
         if isinstance(exc, BrokenPipeError) or exc.filename is not None:
             raise
         failure = CommandFailure(f"stdout: {exc.strerror}")
@@ -116,8 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     exit_code = failure.exit_code
     if failure.is_for_client and name in STDIO_COMMANDS:
         is_answered = _answer_client(failure, words)
-        # As in run() of runtime/process.py, exit code 2 also means that no client has got the
-        # reason.
+        # Exit code 2 asks the user to correct the command line. A client that was told shows the
+        # reason itself, so use 1 then, as run() of runtime/process.py does.
         if is_answered and failure.code == "usage":
             exit_code = FAILED
     sys.exit(exit_code)
@@ -146,7 +150,10 @@ def _pop_command(words: list[str]) -> str:
         return ""
     # Options may come before the command.
     if words[0].startswith("-"):
-        return next((words.pop(index) for index, word in enumerate(words) if word in COMMANDS), "")
+        name = next((word for word in words if word in COMMANDS), "")
+        if name:
+            words.remove(name)
+        return name
     return words.pop(0)
 
 
@@ -215,8 +222,8 @@ class CommandFailure(Exception):
     exit_code: the exit code of the process.
     rpc: the error response of the server, as a dict; None if there is none.
     shows_data: whether the report in words shows the data of `rpc`.
-    is_for_client: True if the command could not start. If an MCP client has started the command,
-        main() then sends the failure to the client, too, as the response to the client's requests.
+    is_for_client: set this if the command could not start. If an MCP client has started the
+        command, main() then also sends the failure to the client, in response to its requests.
     """
 
     def __init__(
@@ -259,4 +266,5 @@ def _answer_client(error: CommandFailure, words: Sequence[str]) -> bool:
     # With these options, clients connect to a socket, and there is none at stdin.
     if any(word.startswith(("--unix", "--tcp", "--http")) for word in words):
         return False
-    return load("concertino.runtime.refusal").refuse_requests(0, 1, str(error))
+    stdin, stdout = 0, 1
+    return load("concertino.runtime.refusal").refuse_requests(stdin, stdout, str(error))

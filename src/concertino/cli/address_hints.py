@@ -1,6 +1,7 @@
 """Hints for the user if no MCP server answers at an address: a URL, unix:PATH or tcp:HOST:PORT.
 
-Commands such as `concertino call` add them to their error messages.
+Commands such as `concertino call` add them to their error messages. Most hints depend on words in
+the text of the error, which the transports of the client have chosen.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from concertino.transports.addresses import is_loopback
 __all__ = ["suggest_http", "suggest_listening", "suggest_path"]
 
 # Matches the error of a server whose URL has the wrong path.
-MISSING = re.compile(r"nothing is served here|\bHTTP (404|405|501)\b|with text/html")
+WRONG_PATH = re.compile(r"nothing is served here|\bHTTP (404|405|501)\b|with text/html")
 
 
 def suggest_listening(address: str, error: Disconnected) -> str:
@@ -26,6 +27,7 @@ def suggest_listening(address: str, error: Disconnected) -> str:
     address: a URL, unix:PATH or tcp:HOST:PORT.
     error: the failure; its text and its cause decide what to suggest.
     """
+    # The option of `concertino serve` for such an address, and its value.
     kind, _, place = address.partition(":")
     if is_url(address):
         url = urlsplit(address)
@@ -33,8 +35,8 @@ def suggest_listening(address: str, error: Disconnected) -> str:
             return hint
         kind, place = "http", url.netloc
         if "no WebSocket: HTTP" in str(error):
-            plain = url._replace(scheme=url.scheme.replace("ws", "http")).geturl()
-            return f"the server is there, and serves no WebSocket; without one: -- {plain}"
+            http_url = url._replace(scheme=url.scheme.replace("ws", "http")).geturl()
+            return f"the server is there, and serves no WebSocket; without one: -- {http_url}"
         if url.scheme in ("https", "wss") or not is_loopback(url.hostname or ""):
             return "check the URL, and whether the server runs"
         if url.port is None:
@@ -56,15 +58,17 @@ def _explain_connecting(url: SplitResult, error: Disconnected) -> str | None:
     if is_tls_error(cause):
         if "certificate" in text:
             return "SSL_CERT_FILE=FILE names a file with the certificates to trust"
-        plain = url._replace(scheme=url.scheme.removesuffix("s")).geturl()
-        return f"the server speaks no TLS there; without it: -- {plain}"
+        plain_url = url._replace(scheme=url.scheme.removesuffix("s")).geturl()
+        return f"the server speaks no TLS there; without it: -- {plain_url}"
     if url.scheme == "http" and "no HTTP/1.1" in text:
         return f"if the server speaks TLS there: -- {url._replace(scheme='https').geturl()}"
     return None
 
 
 def suggest_http(address: str, text: str) -> str:
-    """Return a hint for an address at which a program listens that does not speak MCP.
+    """Return a hint for a socket at which a program listens that does not speak MCP.
+
+    If the program speaks HTTP at a TCP port, the hint has the URL to use instead.
 
     address: unix:PATH or tcp:HOST:PORT.
     text: the error, which quotes what was received.
@@ -87,8 +91,8 @@ def suggest_path(address: str, text: str) -> str:
         return ""
     url = urlsplit(address)
     if url.hostname == "0.0.0.0":
-        own = url._replace(netloc=url.netloc.replace("0.0.0.0", "127.0.0.1")).geturl()
-        return f"0.0.0.0 stands for all addresses of a server; for a client: -- {own}"
-    if url.path.rstrip("/") == "/mcp" or MISSING.search(text) is None:
+        client_url = url._replace(netloc=url.netloc.replace("0.0.0.0", "127.0.0.1")).geturl()
+        return f"0.0.0.0 stands for all addresses of a server; for a client: -- {client_url}"
+    if url.path.rstrip("/") == "/mcp" or WRONG_PATH.search(text) is None:
         return ""
     return f"most servers have the path /mcp: -- {url._replace(path='/mcp').geturl()}"

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from concertino.proxy.definitions import Definition
 
 DESCRIPTION = (
-    "Show what the servers of a file would run, as far as that is not approved, ask, and approve "
-    "it. `concertino serve FILE` starts approved servers only, and those that run take the "
-    "approval over at once; so do hubs with a plugins.yaml that was changed. Exit codes: 0 "
-    "approved, or nothing to approve; 1 not approved; 2 usage, or an unusable file."
+    "Show what the servers of a file would run that are not approved, ask, and approve them. A "
+    "`concertino serve FILE` that runs starts them at once, and so does a hub with a changed "
+    "plugins.yaml. Exit codes: 0 approved, or nothing to approve; 1 not approved; 2 usage, or an "
+    "unusable file."
 )
 PLUGIN_FILES = (".yaml", ".yml")
 
@@ -70,7 +70,8 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.
-    Returns the exit code: 0 if all is approved now, 1 if --show has shown something. Raises
+    Returns the exit code: 0 if all is approved now, 1 if --show has found servers that are not
+    approved. Raises
     CommandFailure if nothing was approved, and UsageError for wrong arguments.
     """
     reject_extra_args(args, server)
@@ -79,8 +80,10 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     try:
         inputs = parse_inputs(args.input)
         store = ApprovalStore()
-        read = _read_plugins if args.file.endswith(PLUGIN_FILES) else _read_servers
-        path, servers = read(args.file, inputs, store.key())
+        if args.file.endswith(PLUGIN_FILES):
+            path, servers = _read_plugins(args.file, store.key())
+        else:
+            path, servers = _read_servers(args.file, inputs, store.key())
         approved = store.read(path)
     except ValueError as exc:
         raise UsageError(str(exc)) from None
@@ -128,17 +131,18 @@ def _read_servers(
     ]
 
 
-def _read_plugins(
-    name: str, inputs: Mapping[str, str], key: bytes
-) -> tuple[Path, Sequence[_Candidate]]:
+def _read_plugins(name: str, key: bytes) -> tuple[Path, Sequence[_Candidate]]:
     """Return the path under which approvals are stored, and the plugins of a plugins file.
 
-    The arguments are those of _read_servers(), and `inputs` has no effect. Raises ConcertinoError.
+    name: the path of the plugins file.
+    key: the user's key for the digests of secrets in definitions.
+    Raises ConcertinoError.
     """
     from concertino.orchestra.plugin_definitions import define_plugin, visible_plugin_texts
     from concertino.orchestra.plugins_file import read_plugins
     from concertino.proxy.file_access import check_writers
 
+    # Refuse a file that other users can change. read_server_file() does this for server files.
     check_writers(name, os.stat(name))
     file = read_plugins(name)
     return file.path.resolve(), [

@@ -10,6 +10,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from concertino.cli import FAILED
 from concertino.cli.guards import add_guard_options, make_guard
 from concertino.cli.options import add_log_format, add_trace
 from concertino.cli.serving import exit_on_signals, reject_extra_args
@@ -19,8 +20,6 @@ from concertino.runtime.process import StdioFrontend
 from concertino.runtime.process import run as run_process
 from concertino.runtime.shutdown import exit_process
 from concertino.transports.stdio import take_over
-
-FAILED = 1
 
 DESCRIPTION = (
     "Serve the tools, prompts and storage of a hub over stdin and stdout. While the hub is not "
@@ -49,7 +48,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> NoReturn:
-    """Serve the plugins of a hub over stdin and stdout until the end of input. Ends the process.
+    """Serve the plugins of a hub over stdin and stdout until the end of input, and end the process.
+
+    A hub is a process that starts plugins and passes calls to them.
 
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.

@@ -89,8 +89,8 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
     server: the words after `--`, which are the command or the address of a server; empty if there
         are none.
     Exit codes: 0 success, 1 if the tool has failed or the reader of stdout has gone, 130 after
-    Ctrl-C, 128 + n after signal n. Raises CommandFailure, which has the exit code, for every other
-    failure.
+    Ctrl-C, 128 + n after signal n. For every other failure raises CommandFailure, with an exit code
+    that the help of the command lists.
     """
     # The encoding of stdout may lack some characters.
     cast("TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
@@ -106,12 +106,15 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
         except RpcError as exc:
             # If the server refuses a client without a token, log in and try once more. With --json,
             # a program runs the command, so nobody is there to log in.
-            if session.is_open or args.json or not offer_login(exc, server[0]):
+            if session.is_open or args.json:
+                raise
+            if not offer_login(exc, server[0]):
                 raise
             session = _make_session(args, server, status)
             code = run_until_signal(_run_once(session, command))
         # Read the log only now: the server has ended, and has written all of it.
-        session.print_news()
+        session.print_new_notes()
+        # A traceback may say why the tool has failed. --stderr has shown it already.
         log = session.client.stderr_tail if code == FAILED and not args.stderr else ""
         if note := describe_traceback(log):
             session.print_note(note)

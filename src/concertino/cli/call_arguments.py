@@ -46,8 +46,8 @@ NOUNS = {
     "array": "a JSON array such as '[1, 2]'",
     "object": "a JSON object such as '{\"key\": 1}'",
 }
-# JSON type -> the Python types of its values. Compared exactly, because bool derives from int.
-# _read_json() returns an integer of more than 64 bits as Raw, with its digits.
+# JSON type -> the Python types of its values. Compared exactly, because bool derives from int. Raw
+# has the digits of an integer of more than 64 bits: see _read_json().
 PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "integer": (int, Raw),
     "number": (int, float, Raw),
@@ -189,18 +189,18 @@ def _read_file(name: str) -> str:
 class Parameters(Struct, frozen=True):
     """The arguments that a tool or a prompt accepts.
 
-    descriptions: name of an argument -> its type in words, such as `integer`.
+    types: name of an argument -> its type in words, such as `integer`.
     required: the names of the arguments without which a call fails.
-    is_closed: whether arguments that are not in `descriptions` are errors.
+    is_closed: whether arguments that are not in `types` are errors.
     """
 
-    descriptions: Mapping[str, str]
+    types: Mapping[str, str]
     required: Sequence[str] = ()
     is_closed: bool = False
 
     def __str__(self) -> str:
         """Return the arguments as one line: `a (integer), b (integer), optional: c (string)`."""
-        words = {name: f"{name} ({kind})" for name, kind in self.descriptions.items()}
+        words = {name: f"{name} ({kind})" for name, kind in self.types.items()}
         required = [words[name] for name in words if name in self.required]
         optional = [words[name] for name in words if name not in self.required]
         if optional:
@@ -218,7 +218,7 @@ class Parameters(Struct, frozen=True):
         # With one of these keywords, names outside of `properties` may be allowed.
         opening_keywords = {"patternProperties", "allOf", "anyOf", "oneOf", "$ref"}
         return cls(
-            descriptions={name: describe_schema(item, schema) for name, item in properties.items()},
+            types={name: describe_schema(item, schema) for name, item in properties.items()},
             required=[name for name in names if isinstance(name, str) and name in properties],
             is_closed=schema.get("additionalProperties") is False
             and opening_keywords.isdisjoint(schema),
@@ -228,46 +228,45 @@ class Parameters(Struct, frozen=True):
 def check_names(
     subject: str,
     given: GivenArguments,
-    takes: Parameters,
+    accepted: Parameters,
     command: Sequence[str],
     server: Sequence[str],
 ) -> list[str]:
     """Check the names of arguments of the form KEY=TEXT, and return the unknown ones, for a note.
 
     Names of arguments that are given as JSON are not checked.
-    Raises UsageError in these cases:
-    - Required arguments are missing. If any JSON was given, this is not checked.
-    - There are unknown arguments, and `takes.is_closed` is True.
-    - There are unknown arguments, and required arguments are missing. An unknown argument is then
-      probably a misspelt one.
+    Raises UsageError if required arguments are missing, unless any JSON was given. Raises it for an
+    unknown argument if `accepted.is_closed`, or if a required one is missing, which the unknown one
+    then probably misspells.
 
     subject: the name of the tool or prompt, for messages.
     given: the arguments of the command line.
-    takes: the arguments that the tool or prompt accepts.
+    accepted: the arguments that the tool or prompt accepts.
     command: the words before `--`, for an example of a correct command.
     server: the words after `--`, for the same example.
     """
-    unknown = [name for name in given.texts if name not in takes.descriptions]
-    missing = [name for name in takes.required if name not in given.texts]
+    unknown = [name for name in given.texts if name not in accepted.types]
+    missing = [name for name in accepted.required if name not in given.texts]
     if given.has_json:
         missing = []
-    if unknown and (takes.is_closed or missing):
+    if unknown and (accepted.is_closed or missing):
         from concertino.cli.suggestions import did_you_mean
 
-        others = [name for name in takes.descriptions if name not in given.texts]
+        others = [name for name in accepted.types if name not in given.texts]
         hint = did_you_mean(unknown[0], others)
         raise UsageError(
-            f"{subject} has no argument {unknown[0]!r}", f"{hint}\n{subject} takes {takes}".strip()
+            f"{subject} has no argument {unknown[0]!r}",
+            f"{hint}\n{subject} takes {accepted}".strip(),
         )
     if missing:
-        raise _explain_missing(subject, missing, takes, command, server)
+        raise _explain_missing(subject, missing, accepted, command, server)
     return unknown
 
 
 def _explain_missing(
     subject: str,
     missing: Sequence[str],
-    takes: Parameters,
+    accepted: Parameters,
     command: Sequence[str],
     server: Sequence[str],
 ) -> UsageError:
@@ -278,7 +277,7 @@ def _explain_missing(
 
     subject: the name of the tool or prompt.
     missing: the names of the missing arguments.
-    takes: the arguments that the tool or prompt accepts.
+    accepted: the arguments that the tool or prompt accepts.
     command: the words before `--`, in which the arguments should stand.
     server: the words after `--`.
     """
@@ -298,8 +297,8 @@ def _explain_missing(
             f"{subject}: its arguments go before --, and the server after it",
             f"write: {example_command(line, others)}",
         )
-    words = ", ".join(f"{name} ({takes.descriptions[name]})" for name in missing)
-    additions = " ".join(f"{name}={_placeholder(takes.descriptions[name])}" for name in missing)
+    words = ", ".join(f"{name} ({accepted.types[name]})" for name in missing)
+    additions = " ".join(f"{name}={_placeholder(accepted.types[name])}" for name in missing)
     line = f"{shlex.join(command)} {additions}"
     return UsageError(f"{subject} needs {words}", f"write: {example_command(line, server)}")
 
@@ -360,6 +359,7 @@ def describe_schema(schema: Any, root: Schema) -> str:
 def list_values(schema: Schema, name: str) -> list[str]:
     """Return the values that a schema lists for an argument, as the user would type them.
 
+    For a boolean they are true and false.
     schema: the input schema of a tool.
     name: the name of the argument.
     Returns [] if the schema lists no values for it.
@@ -383,8 +383,8 @@ def _convert(name: str, text: str, alternatives: list[Schema], hint: str) -> Any
     without_values = [item for item in alternatives if not _list_enum_values(item)]
     types = {kind for item in without_values for kind in _list_types(item)}
     # Whether an alternative restricts neither the type nor the value.
-    is_open = any(not _list_types(item) for item in without_values)
-    if not alternatives or is_open or "string" in types or text in values:
+    allows_any = any(not _list_types(item) for item in without_values)
+    if not alternatives or allows_any or "string" in types or text in values:
         return text
 
     value = _read_json(text)
@@ -400,12 +400,11 @@ def _convert(name: str, text: str, alternatives: list[Schema], hint: str) -> Any
     nouns += [NOUNS[kind] for kind in NOUNS if kind in types]
     from concertino.cli.suggestions import did_you_mean
 
-    texts = [item for item in values if isinstance(item, str)]
-    meant = did_you_mean(text, texts)
+    suggestion = did_you_mean(text, [item for item in values if isinstance(item, str)])
     if text.endswith(","):
-        meant = f"arguments are separated by spaces, not by commas: {name}={text[:-1]}"
+        suggestion = f"arguments are separated by spaces, not by commas: {name}={text[:-1]}"
     raise UsageError(
-        f"{name}={text[:100]}: expected {' or '.join(nouns)}", f"{meant}\n{hint}".strip()
+        f"{name}={text[:100]}: expected {' or '.join(nouns)}", f"{suggestion}\n{hint}".strip()
     )
 
 
@@ -453,6 +452,7 @@ def _list_alternatives(schema: Any, root: Schema) -> list[Schema]:
             parts.append(_resolve(item["$ref"], root))
         # Visit the parts next, so that the alternatives have the order of the schema.
         unvisited[:0] = parts
+        # A schema that has only parts restricts nothing itself, so it is no alternative.
         if not parts or _list_types(item) or _list_enum_values(item):
             alternatives.append(item)
     return alternatives
@@ -502,5 +502,6 @@ def _describe_values(values: list[Any]) -> str:
 
 
 def _describe_type(value: Any) -> str:
+    """Return a noun for a JSON value that is not an object."""
     kinds: dict[Any, str] = {str: "a text", list: "an array", bool: "a boolean", type(None): "null"}
     return kinds.get(type(value), "a number")

@@ -1,7 +1,7 @@
 """Explains why a command that uses a server has failed, and what the user can do.
 
-`concertino call` and the interactive session call it with the error of the Client. It returns a
-CommandFailure, which has a text, a hint and an exit code.
+`concertino call` and the interactive session call explain_failure() and explain_refusal() with the
+error of the Client. The result is a CommandFailure, which has a text, a hint and an exit code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from concertino.backend.user_errors import ADVICE
-from concertino.cli import CommandFailure
+from concertino.cli import FAILED, UNREACHABLE, CommandFailure
 from concertino.cli.address_hints import suggest_http, suggest_listening, suggest_path
 from concertino.cli.call_arguments import Parameters, example_command
 from concertino.cli.hanging_start import HangingStart
@@ -47,8 +47,8 @@ __all__ = [
     "explain_refusal",
 ]
 
-# Exit codes of the process.
-FAILED, UNREACHABLE, LATE, GARBLED = 1, 3, 4, 5
+# Exit codes of the process: no response in time, and a response that is not MCP.
+LATE, GARBLED = 4, 5
 # (error, its code in JSON, its exit code). The first entry whose class matches is used.
 CODES: tuple[tuple[type[ConcertinoError], str, int], ...] = (
     (SpawnError, "unreachable", UNREACHABLE),
@@ -87,12 +87,12 @@ def explain_failure(
     connect_s: the time limit for opening the session, in seconds.
     is_open: whether the session was opened before the error.
     """
-    if (refusal := _find_start_failure(error)) is not None:
+    if (response := _find_start_failure(error)) is not None:
         return CommandFailure(
-            f"the server {refusal.message}",
+            f"the server {response.message}",
             code="unreachable",
             exit_code=UNREACHABLE,
-            rpc=_rpc_of(refusal),
+            rpc=_rpc_of(response),
         )
     code, exit_code = next(
         ((code, exit_code) for kind, code, exit_code in CODES if isinstance(error, kind)),
@@ -155,21 +155,27 @@ def describe_blocked_loop(stderr: str) -> str:
 
 
 def describe_missing_parts(stderr: str) -> list[str]:
-    """Return why some backends behind a server are not served, in one line for each backend.
-
-    A backend is a server of a server file, a part of a composition (several backends served as
-    one), or a plugin of a hub (a process that starts plugins and passes calls to them).
+    """Return a line with the reason for each server or plugin behind a server that is not served.
 
     stderr: the log of the server, in which the reasons are.
     """
+    # A part is one of the servers that a composition or a server file joins.
     parts = re.findall(r"\[ERROR\] \[composition\] cannot start: (.*)", stderr)
-    # The hub logs this line when each plugin has started or failed, or when it waits no longer.
-    summary = re.search(r"of (\d+) plugins run(?:; still starting: (.*))?\n", stderr)
+    # A hub, which starts plugins, logs these lines, here without their times:
+    #     [WARN] [hub.a] it could not boot: no port; it is started again in 1 s
+    #     [ERROR] [hub.b] [main] no such file
+    #     [WARN] [hub.b] exit code 1
+    #     [INFO] [hub] 1 of 4 plugins run; still starting: c, d
+    # The last line comes when each plugin has started or failed, or when the hub waits no longer.
+    summary = re.search(
+        r"of (?P<count>\d+) plugins run(?:; still starting: (?P<ids>.*))?\n", stderr
+    )
     if summary is None:
         return parts
     start = stderr[: summary.start()]
-    # A user may have disabled some plugins on purpose, but hardly all of them.
-    if summary[1] == "0":
+    # The count is that of the enabled plugins. A user may have disabled some on purpose, but hardly
+    # all of them.
+    if summary["count"] == "0":
         disabled = re.findall(r"(\S+) is not started: enabled is not true\n", start)
         parts += [f"{plugin}: its entry has no `enabled: true`" for plugin in disabled]
     reasons: dict[str, str] = {}
@@ -181,8 +187,8 @@ def describe_missing_parts(stderr: str) -> list[str]:
         reasons[plugin] = f"{plugin}: {reason}"
         if lines and not reason.startswith("it could not boot:"):
             reasons[plugin] += f": {lines[-1]}"
-    if summary[2]:
-        for plugin in summary[2].split(", "):
+    if summary["ids"]:
+        for plugin in summary["ids"].split(", "):
             reasons.setdefault(plugin, f"{plugin}: it is still starting")
     return [*parts, *reasons.values()]
 
@@ -282,20 +288,21 @@ async def explain_refusal(
     if error.code == METHOD_NOT_FOUND:
         text = f"{name}: the server offers no {LISTS[kind]}: {error}"
         return CommandFailure(text, code="unsupported", exit_code=FAILED, rpc=_rpc_of(error))
-    known, takes = await _list_known(client, kind, name)
+    known, accepted = await _list_known(client, kind, name)
     is_unknown = error.code in (INVALID_PARAMS, RESOURCE_NOT_FOUND) and name not in known
     if not is_unknown or not known:
-        hint = f"{name} takes {takes}" if takes and error.code == INVALID_PARAMS else ""
+        hint = f"{name} takes {accepted}" if accepted and error.code == INVALID_PARAMS else ""
         code = "not-found" if error.code == RESOURCE_NOT_FOUND else "refused"
         return CommandFailure(
             f"{name}: {error}", hint=hint, code=code, exit_code=FAILED, rpc=_rpc_of(error)
         )
-    # Servers made with concertino repeat the message in the data; do not print it twice. For a
-    # resource, do not say that there is none: a template may match the URI.
+    # The error of a server made with concertino says nothing more than that the name is unknown, so
+    # print neither its message nor its data.
     own_error = unknown_name(kind, name)
-    repeats = (error.message, error.data) == (own_error.message, own_error.data)
-    shows_data = not repeats and error.data != {"uri": name}
-    reason = f" ({error.code})" if repeats else f": {error}"
+    is_own_error = (error.message, error.data) == (own_error.message, own_error.data)
+    shows_data = not is_own_error and error.data != {"uri": name}
+    reason = f" ({error.code})" if is_own_error else f": {error}"
+    # Do not say that there is no such resource, because a template may match the URI.
     text = f"{name}: {error}" if kind == "resource" else f"there is no {kind} {name!r}{reason}"
     if kind == "tool" and "://" in name:
         reading = example_command(f"read {shlex.quote(name)}", server)
@@ -328,8 +335,8 @@ async def _list_known(
         if kind == "tool":
             tools = await client.list_tools()
             schema = next((tool.input_schema for tool in tools if tool.name == name), None)
-            takes = None if schema is None else Parameters.of_schema(schema)
-            return [tool.name for tool in tools], takes
+            accepted = None if schema is None else Parameters.of_schema(schema)
+            return [tool.name for tool in tools], accepted
         if kind == "prompt":
             return [prompt.name for prompt in await client.list_prompts()], None
         resources = [item.uri for item in await client.list_resources()]

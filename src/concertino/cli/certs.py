@@ -12,15 +12,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from concertino.cli import FAILED
 from concertino.cli.options import add_certs_dir
 from concertino.cli.serving import reject_extra_args
 
 if TYPE_CHECKING:
     from concertino.orchestra.certificates import Certificates
-
-FAILED, USAGE = 1, 2
-# `show` suggests a renewal when fewer days are left.
-RENEW_DAYS = 30
 
 DESCRIPTION = (
     "Manage the certificates by which hub, plugins and bridge authenticate each other. "
@@ -49,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST",
         action="append",
         default=[],
-        help="host name or IP address at which other machines reach it; repeatable",
+        help="host name or IP address at which other machines reach the hub or plugin; repeatable",
     )
     show = verbs.add_parser(
         "show",
@@ -135,7 +132,8 @@ def _change(certificates: Certificates, args: argparse.Namespace) -> list[str]:
         else:
             authority.renew(certificates, name, valid=valid)
     if not names:
-        return ["nothing to renew: every certificate has more than 30 days left"]
+        days = authority.RENEW_BEFORE.days
+        return [f"nothing to renew: every certificate has more than {days} days left"]
     return [f"renewed {certificates.crt(name)}, good for {args.days} days" for name in names]
 
 
@@ -171,7 +169,11 @@ def _show(certificates: Certificates, names: list[str]) -> int:
 
 
 def _describe(certificates: Certificates, name: str) -> str:
-    """Return the expiry of a certificate. Raises CertificateError if it is not valid."""
+    """Return the expiry of a certificate, and advice, as a line of text.
+
+    Raises CertificateError if the certificate is not valid.
+    """
+    from concertino.orchestra.authority import RENEW_BEFORE
     from concertino.orchestra.certificates import CertificateError
 
     note = ""
@@ -189,6 +191,6 @@ def _describe(certificates: Certificates, name: str) -> str:
     days = (end - datetime.now(UTC)).days
     if name == "ca" and days < 0:
         raise CertificateError(f"expired {end:%Y-%m-%d}: {certificates.command('renew', 'ca')}")
-    if days < RENEW_DAYS:
+    if days < RENEW_BEFORE.days:
         note += f"; {certificates.command('renew', name)}"
     return f"until {end:%Y-%m-%d}, {days} days{note}"

@@ -33,14 +33,15 @@ from concertino.check.run import (
 from concertino.check.server_process import kill_all
 from concertino.check.server_under_test import CheckSettings, ServerUnderTest
 from concertino.check.table import CASES, QUICK
-from concertino.cli import UsageError, discard_stdout
+from concertino.cli import FAILED, UsageError, discard_stdout
 from concertino.cli.colours import wants_colour
 from concertino.cli.options import add_repeatable
 from concertino.cli.suggestions import suggest_program
 
-FAILED = 1
 # The exit code after a signal is this plus the number of the signal, as in shells.
 SIGNAL_BASE = 128
+# The errors of writing to stdout. After the first one, nothing more is written there.
+_stdout_errors: list[OSError] = []
 
 DESCRIPTION = (
     "Test how an MCP server handles faults: malformed input, overload, cancellation, dead clients. "
@@ -103,8 +104,8 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
     """Run the selected cases, each of which tests one kind of fault, and return the exit code.
 
     args: the parsed arguments.
-    server: the words after `--`: the rest of the command that starts the server, after
-        `args.server`.
+    server: the words after `--`. They continue the command that starts the server, whose first
+        words may stand before `--`, in `args.server`.
     Exit codes: 0 without failures, 1 with failures, 2 for invalid usage, 128 + n after signal n.
     """
     command = [*args.server, *server]
@@ -141,7 +142,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
         era=args.era,
     )
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, _cut_off)
+        signal.signal(number, _end_run)
     try:
         return _check(command, settings, cases, args)
     finally:
@@ -204,7 +205,7 @@ def _check(
     if args.json:
         report = format_json(server, results, exit_code, problem, cut_off)
     else:
-        # Another problem than a cut-off was printed above.
+        # A problem of the server was printed above. Begin with an empty line.
         parts = [
             format_skips(results),
             problem if cut_off else "",
@@ -222,19 +223,16 @@ def _print_report(report: str, exit_code: int, *, as_json: bool) -> int:
     exit_code: the exit code if stdout can be written.
     """
     try:
-        if not _lost_stdout:
+        if not _stdout_errors:
             _print(report)
             return exit_code
     except _CutOff as exc:
         exit_code = exit_code or exc.exit_code
+        # The report begins with a newline.
         report = f"{exc}{report}"
     if not as_json:
         print(report.lstrip(), file=sys.stderr)  # noqa: T201
     return exit_code
-
-
-# The first error of writing to stdout, if there was one.
-_lost_stdout: list[OSError] = []
 
 
 def _print(text: str) -> None:
@@ -242,17 +240,14 @@ def _print(text: str) -> None:
     try:
         print(text, flush=True)  # noqa: T201
     except OSError as exc:
-        _lost_stdout.append(exc)
-        # The buffered output must not fail again at the end of the process.
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)
+        _stdout_errors.append(exc)
+        discard_stdout()
         if isinstance(exc, BrokenPipeError):
             raise _CutOff("a closed stdout", SIGNAL_BASE + signal.SIGPIPE) from None
         raise _CutOff(f"stdout: {exc.strerror}", FAILED) from None
 
 
-def _cut_off(number: int, _: FrameType | None) -> NoReturn:
+def _end_run(number: int, _: FrameType | None) -> NoReturn:
     """Handle a signal: end the run and print what was found so far."""
     # Ignore further signals, which must not interrupt the report.
     for other in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):

@@ -4,7 +4,8 @@
 - `permissions` prints the `authorization` block for the configuration of other NATS servers. It
   says what each plugin may do.
 - `buckets` creates the key-value buckets of storage plugins and of HTTP front ends.
-- `events` protects the stream of events that an earlier version has created.
+- `events` gives the stream of events that an earlier version has created a secret subject, so that
+  plugins cannot write to it.
 """
 
 from __future__ import annotations
@@ -17,11 +18,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from concertino.cli import FAILED, USAGE
 from concertino.cli.options import add_certs_dir
 from concertino.cli.serving import reject_extra_args
 from concertino.errors import ConcertinoError
-
-FAILED, USAGE = 1, 2
 
 DESCRIPTION = (
     "Run the plugins of one hub on several machines, which a NATS cluster connects. "
@@ -180,7 +180,8 @@ def _create_buckets(args: argparse.Namespace, names: list[str]) -> None:
 
     certificates = Certificates(args.certs_dir or default_folder())
     try:
-        # Each item is the name of a bucket, and its settings before and after this command.
+        # Each item is the name of a bucket, and its settings before and after this command. Those
+        # in `foreign` let others write to the bucket or read it.
         buckets = create_buckets(args.cluster, names, certificates, int(args.replicas))
         for name, before, now in buckets:
             text = "created" if before.is_new else "exists already"

@@ -24,11 +24,11 @@ TOPICS = "TOPIC"
 class Values(Struct, frozen=True):
     """The values of an option or argument that a shell can suggest.
 
-    words: all possible values; empty if they are not known.
+    choices: all possible values; empty if they are not known.
     is_file, is_folder: whether the value is the path of a file, or of a folder.
     """
 
-    words: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
     is_file: bool = False
     is_folder: bool = False
 

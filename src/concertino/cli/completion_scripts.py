@@ -23,7 +23,7 @@ def _make_bash(commands: Sequence[CommandWords]) -> str:
     # `PATH:WORD`, where PATH is a command such as `certs issue`, and WORD is an option, a
     # subcommand, `options`, or the number of an argument.
     # Branches that add a subcommand to the path when the subcommand has been typed.
-    below: list[str] = []
+    subcommands: list[str] = []
     # Patterns of the options that take a value.
     takers: list[str] = []
     # Branches that complete the value of an option.
@@ -33,7 +33,7 @@ def _make_bash(commands: Sequence[CommandWords]) -> str:
     for command in commands:
         path = command.path
         for name in command.commands:
-            below.append(f"{_case(path, name)}) path={quote(f'{path} {name}'.strip())} ;;")
+            subcommands.append(f"{_case(path, name)}) path={quote(f'{path} {name}'.strip())} ;;")
         for option in command.options:
             if option.values is not None:
                 cases = "|".join(_case(path, name) for name in option.names)
@@ -51,7 +51,7 @@ def _make_bash(commands: Sequence[CommandWords]) -> str:
                 pattern = f"{quote(path + ':')}*"
             words.append(f"{pattern}) {_format_bash_values(argument)} ;;")
     return _BASH.format(
-        below="\n            ".join(below),
+        subcommands="\n            ".join(subcommands),
         takers=" | ".join(takers),
         values="\n            ".join(values),
         words="\n            ".join(words),
@@ -65,8 +65,8 @@ def _case(path: str, word: object) -> str:
 
 def _format_bash_values(values: Values) -> str:
     """Return the shell command that completes a value; `:`, which does nothing, for any text."""
-    if values.words:
-        return f"_concertino_words {quote(' '.join(values.words))}"
+    if values.choices:
+        return f"_concertino_words {quote(' '.join(values.choices))}"
     if values.is_folder:
         return "_concertino_files -d"
     return "_concertino_files -f" if values.is_file else ":"
@@ -102,7 +102,7 @@ _concertino() {{
         fi
         case $path:$word in
             {takers}) option=$word ;;
-            {below}
+            {subcommands}
             *:-*) ;;
             *) ((place++)) ;;
         esac
@@ -150,6 +150,7 @@ def _make_zsh_function(command: CommandWords) -> str:
     if command.commands:
         lines.append("    local curcontext=$curcontext state line")
         lines.append("    typeset -A opt_args")
+        # These set $state to `command` at the first word, and to `words` at the words after it.
         specs += ["1: :->command", "*:: :->words"]
     for place, values in enumerate(command.arguments, 1):
         is_last = place == len(command.arguments)
@@ -200,8 +201,8 @@ def _format_zsh_option(option: OptionWords) -> list[str]:
 
 
 def _format_zsh_values(values: Values) -> str:
-    if values.words:
-        return f"({' '.join(values.words)})"
+    if values.choices:
+        return f"({' '.join(values.choices)})"
     if values.is_folder:
         return "_files -/"
     # `()`, an empty list of words, stands for a value that cannot be completed. With a space
@@ -270,8 +271,8 @@ def _format_fish_values(values: Values, exclusive: str) -> str:
 
     exclusive: "-x" for the value that an option requires; "" for the argument of a command.
     """
-    if values.words:
-        return f"{exclusive} -a {_quote_fish(' '.join(values.words))}".strip()
+    if values.choices:
+        return f"{exclusive} -a {_quote_fish(' '.join(values.choices))}".strip()
     if values.is_folder:
         return f"{exclusive} -a '(__fish_complete_directories (commandline -ct))'".strip()
     if values.is_file:

@@ -61,6 +61,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
         name, command = _name_of(server), _make_absolute(server)
     else:
         name, words, variables = _resolve_target(args.target)
+        # --env may override a variable that the target needs.
         command, env = [*start_command(), "serve", *words], variables | env
     # Some clients refuse names with other characters, or change them.
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", args.name or name).strip("-") or "server"
@@ -102,6 +103,7 @@ def _resolve_target(target: str) -> tuple[str, list[str], dict[str, str]]:
     Raises UsageError for a target that does not exist.
     """
     source, colon, attribute = target.rpartition(":")
+    # The name of a file may contain a colon.
     if not colon or os.path.exists(target):
         source, colon, attribute = target, "", ""
     if os.path.exists(source):

@@ -22,7 +22,7 @@ import select
 import sys
 import time
 
-from concertino.cli import INTERRUPTED, CommandFailure, UsageError
+from concertino.cli import INTERRUPTED, UNREACHABLE, CommandFailure, UsageError
 from concertino.transports.addresses import parse_address, unix_name
 from concertino.transports.tcp_options import set_tcp_options
 
@@ -37,7 +37,6 @@ else:
     # The C part of the module signal. Importing the whole module costs as much as importing typing.
     import _signal
 
-UNREACHABLE = 3
 STDIN, STDOUT, STDERR = 0, 1, 2
 # The size of each direction's buffer: the capacity of a pipe on Linux.
 CHUNK_BYTES = 2**16
@@ -131,7 +130,7 @@ def connect(address: str, wait_s: float) -> int:
     # is nothing to restore.
     try:
         sock = _open(address, place, wait_s)
-        return 0 if sock is None else _Bridge(address, sock).run()
+        return 0 if sock is None else _Connection(address, sock).copy()
     except KeyboardInterrupt:
         return INTERRUPTED
 
@@ -171,7 +170,7 @@ def _open(address: str, place: str | tuple[str, int], wait_s: float) -> _socket.
             left_s = until - time.monotonic()
             if code not in NOT_LISTENING or left_s <= 0:
                 raise _explain(address, place, exc, wait_s) from None
-        if _is_gone(stdout.poll(min(left_s, RETRY_S) * 1000)):
+        if _is_reader_gone(stdout.poll(min(left_s, RETRY_S) * 1000)):
             return None
 
 
@@ -253,7 +252,7 @@ def _watch_reader() -> select.poll:
     return poll
 
 
-def _is_gone(events: Sequence[tuple[int, int]]) -> bool:
+def _is_reader_gone(events: Sequence[tuple[int, int]]) -> bool:
     """Return whether the events say that the reader of our stdout is gone."""
     return any(
         descriptor == STDOUT and event & (select.POLLERR | select.POLLHUP)
@@ -261,8 +260,8 @@ def _is_gone(events: Sequence[tuple[int, int]]) -> bool:
     )
 
 
-class _Bridge:
-    """Copies between stdin, stdout and one connected socket."""
+class _Connection:
+    """Copies stdin to the socket of a server, and the socket to stdout."""
 
     def __init__(self, address: str, sock: _socket.socket) -> None:
         self._address = address
@@ -272,16 +271,16 @@ class _Bridge:
         # Whether the server has sent anything.
         self._has_answered = False
 
-    def run(self) -> int:
+    def copy(self) -> int:
         """Copy until the end, and return the exit code. Raises CommandFailure, and OSError."""
         # The thread ends with the process. The module threading would cost 1 ms.
         _thread.start_new_thread(self._send_input, ())
         try:
-            is_served = self._write_output()
+            client_is_gone = self._write_output()
         except BrokenPipeError:
             # The client is gone.
             return 0
-        if is_served or self._input_ended:
+        if client_is_gone or self._input_ended:
             return 0
         text = f"{self._address}: the server closed the connection"
         if not self._has_answered:
@@ -324,7 +323,7 @@ class _Bridge:
         poll.register(wakeup, select.POLLIN)
         while True:
             events = poll.poll()
-            if _is_gone(events):
+            if _is_reader_gone(events):
                 return True
             if all(descriptor == wakeup for descriptor, _ in events):
                 # A signal has arrived. KeyboardInterrupt is raised at this point.

@@ -23,7 +23,9 @@ DEFAULTS = {"store_true": False, "store_false": True}
 def make_default_arguments(name: str, add_arguments: Callable[[Any], None]) -> SimpleNamespace:
     """Return what argparse returns for a command that is given without options and arguments.
 
-    The result also has `parser`, whose error() raises UsageError, and `command`, the name.
+    As after parse() of parsers.py, the result has `parser`, whose error() raises UsageError, and
+    `command`, the name.
+
     name: the name of the command. All its arguments must be optional.
     add_arguments: the function of the command's module that adds the options to a parser.
     """

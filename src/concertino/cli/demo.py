@@ -81,6 +81,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
         return FAILED
     except (Difference, ConcertinoError, OSError) as exc:
         print(f"concertino demo: {exc}", file=sys.stderr)  # noqa: T201
+        # The error may be one of stdout.
         if isinstance(exc, OSError):
             discard_stdout()
         return FAILED
@@ -107,13 +108,13 @@ class Screen:
         self._colour = colour
         self._is_empty = True
 
-    def heading(self, text: str) -> None:
+    def print_heading(self, text: str) -> None:
         """Print the heading of a step, after an empty line unless it is the first line."""
         if not self._is_empty:
             self._print("")
         self._print(self._paint(text, BOLD))
 
-    def lines(self, text: str, colour: str = "") -> None:
+    def print_lines(self, text: str, colour: str = "") -> None:
         """Print text with indentation. Long lines are wrapped.
 
         colour: the number of an ANSI colour or style, such as GREEN; "" for none.
@@ -129,7 +130,7 @@ class Screen:
             for piece in wrapped or [""]:
                 self._print(self._paint(piece, colour))
 
-    def verbatim(self, text: str) -> None:
+    def print_verbatim(self, text: str) -> None:
         """Print text without wrapping, so that users can copy it."""
         self._print(text)
 
@@ -176,7 +177,9 @@ class ServerLog:
 
 
 class Demo:
-    """The steps of the demo.
+    """The steps of the demo. Call play().
+
+    The constructor writes the server's file, and starts nothing.
 
     folder: an empty folder for the server's file.
     screen: writes the lines of the demo.
@@ -207,10 +210,10 @@ class Demo:
     async def play(self) -> None:
         """Show all steps. Raises Difference, ConcertinoError, OSError."""
         self._show_function()
-        self._screen.heading(f"A client starts it: concertino serve {self._file.name}")
+        self._screen.print_heading(f"A client starts it: concertino serve {self._file.name}")
         begin = perf_counter()
         async with self._client:
-            self._screen.lines(f"ready after {perf_counter() - begin:.2f} s")
+            self._screen.print_lines(f"ready after {perf_counter() - begin:.2f} s")
             await self._list()
             await self._call()
             await self._call_badly()
@@ -219,53 +222,57 @@ class Demo:
         self._show_configuration()
 
     def _show_function(self) -> None:
-        self._screen.heading(f"Your function, in {self._file.name}")
+        self._screen.print_heading(f"Your function, in {self._file.name}")
         source = self._file.read_text(encoding="utf-8")
         for item in ast.parse(source).body:
             # The tool is the only async function of the file.
             if isinstance(item, ast.AsyncFunctionDef):
                 first = min(node.lineno for node in (item, *item.decorator_list))
-                self._screen.lines("\n".join(source.splitlines()[first - 1 : item.end_lineno]))
+                self._screen.print_lines(
+                    "\n".join(source.splitlines()[first - 1 : item.end_lineno])
+                )
 
     async def _list(self) -> None:
-        self._screen.heading("It has become a tool: name, description and types are the function's")
+        self._screen.print_heading(
+            "It has become a tool: name, description and types are the function's"
+        )
         tools = await self._client.list_tools()
         expect("the server's tools", [tool.name for tool in tools], ["add"])
         types = {name: item.get("type") for name, item in parameters(tools[0]).items()}
         expect("the types of add's arguments", types, {"a": "integer", "b": "integer"})
-        self._screen.lines(describe_tool(tools[0]))
+        self._screen.print_lines(describe_tool(tools[0]))
 
     async def _call(self) -> None:
-        self._screen.heading("A call")
-        self._screen.lines(await self._add(40, 2), GREEN)
+        self._screen.print_heading("A call")
+        self._screen.print_lines(await self._add(40, 2), GREEN)
 
     async def _call_badly(self) -> None:
-        self._screen.heading("A bad call: the model reads what to correct")
+        self._screen.print_heading("A bad call: the model reads what to correct")
         result = await self._client.call_tool("add", {"a": "forty"})
         text = "".join(item.text for item in result.content if isinstance(item, TextContent))
         expect('whether add("forty") is refused', result.is_error, True)
         problem = str(decode(text)["error"])
         named = [name for name in ("a", "b") if re.search(rf"\b{name}\b", problem)]
         expect(f"the arguments named in {problem!r}", named, ["a", "b"])
-        self._screen.lines('add(a="forty")')
-        self._screen.lines(problem, RED)
+        self._screen.print_lines('add(a="forty")')
+        self._screen.print_lines(problem, RED)
 
     async def _show_print(self) -> None:
-        self._screen.heading("The print above broke nothing: it is in the server's log")
+        self._screen.print_heading("The print above broke nothing: it is in the server's log")
         reported = await self._log.wait_for(rf"a print at {self._file.name}:\d+ .*")
         printed = await self._log.wait_for(r"^adding 40 2$")
-        self._screen.lines(f"{reported[0]}\n{printed[0]}")
+        self._screen.print_lines(f"{reported[0]}\n{printed[0]}")
 
     async def _kill(self) -> None:
         pid = self._client.pid
         assert pid is not None, "the client has started a process"
-        self._screen.heading(f"kill -9 {pid}: the client starts the server again")
+        self._screen.print_heading(f"kill -9 {pid}: the client starts the server again")
         begin = perf_counter()
         os.kill(pid, signal.SIGKILL)
         answer = await self._add(20, 3)
         seconds = perf_counter() - begin
         expect("the number of restarts", self._client.restarts, 1)
-        self._screen.lines(
+        self._screen.print_lines(
             f"{answer}, from process {self._client.pid}, {seconds:.2f} s after the kill", GREEN
         )
 
@@ -278,18 +285,23 @@ class Demo:
     def _show_configuration(self) -> None:
         start = start_command()
         command, *args = [*start, "serve", TARGET]
-        self._screen.heading("Paste this into the configuration of a client, such as .mcp.json")
-        self._screen.verbatim(format_configuration(command, args))
-        self._screen.heading("or, for Claude Code:")
-        self._screen.verbatim(format_command(["claude", "mcp", "add", NAME, "--", command, *args]))
-        self._screen.heading("Then write your own server:")
+        self._screen.print_heading(
+            "Paste this into the configuration of a client, such as .mcp.json"
+        )
+        self._screen.print_verbatim(format_configuration(command, args))
+        self._screen.print_heading("or, for Claude Code:")
+        self._screen.print_verbatim(
+            format_command(["claude", "mcp", "add", NAME, "--", command, *args])
+        )
+        self._screen.print_heading("Then write your own server:")
+        # The name is enough if the shell finds the same program by it.
         program = Path(start[0]).name
         first = program if shutil.which(program) == start[0] else start[0]
-        self._screen.verbatim(format_command([first, *start[1:], "new", "my_server"]))
+        self._screen.print_verbatim(format_command([first, *start[1:], "new", "my_server"]))
 
     def _show_message(self, direction: str, message: str) -> None:
         # Format with spaces, so that long lines can be wrapped between two fields.
-        self._screen.lines(f"{direction} {format(message, indent=0)}", DIM)
+        self._screen.print_lines(f"{direction} {format(message, indent=0)}", DIM)
 
 
 def expect(subject: str, got: object, expected: object) -> None:
@@ -318,6 +330,7 @@ def format_configuration(command: str, args: Sequence[str]) -> str:
 
     command, args: the program of the server, and its arguments.
     """
+    # Not by json.dumps(), which writes either one line or one line for each argument.
     quoted = [encode(word).decode() for word in args]
     words = f"[{', '.join(quoted)}]"
     if len(words) + len('    "args": }}}') > WIDTH:

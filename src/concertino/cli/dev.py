@@ -62,18 +62,20 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> NoReturn:
-    """Serve the target until the client disconnects, and end the process.
+    """Serve the target, again after each change of its files, until the client disconnects.
+
+    Ends the process.
 
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.
     Raises UsageError for a target that does not exist.
     """
     reject_extra_args(args, server)
-    # A target is file.py, file.py:attribute or package.module:attribute. Without a colon, `source`
-    # is empty, and `attribute` is the whole target. The name of a file may contain a colon.
-    source, _, attribute = args.target.rpartition(":")
-    file = Path(args.target if not attribute or args.target.endswith(".py") else source)
-    if not source and file.suffix != ".py":
+    # A target is file.py, file.py:attribute or package.module:attribute. The name of a file may
+    # contain a colon. Without a colon, `source` is empty for anything but a file.
+    source = args.target if args.target.endswith(".py") else args.target.rpartition(":")[0]
+    file = Path(source)
+    if not source:
         expected = "expected file.py, file.py:attribute or package.module:attribute"
         if Path(args.target).is_dir():
             hint = (
@@ -100,7 +102,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     command = [sys.executable, "-P", "-m", "concertino.cli.warm_server", args.target]
     # The name of the server: `b` for both b.py and a.b:attribute.
     name = file.stem if file.suffix == ".py" else source.rpartition(".")[2]
-    program = WarmProgram(name, command, dict(os.environ), SHUTDOWN)
+    program = WarmProgram(name, command, environment=dict(os.environ), ladder=SHUTDOWN)
     # The server is made with concertino, so it speaks 2026-07-28 and needs no negotiation.
     proxy = Proxy(program, era="modern", limits=limits)
     run_process(
@@ -124,5 +126,5 @@ def _open_inspector(args: Namespace) -> NoReturn:
     watched = [word for path in args.watch for word in ("--watch", path)]
     log_format = ["--log-format", args.log_format] if args.log_format else []
     trace = ["--trace"] if args.trace else []
-    own = [*start_command(), "dev", args.target, *watched, *log_format, *trace]
-    os.execv(npx, [npx, "-y", INSPECTOR, *own])
+    command = [*start_command(), "dev", args.target, *watched, *log_format, *trace]
+    os.execv(npx, [npx, "-y", INSPECTOR, *command])

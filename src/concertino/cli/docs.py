@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import concertino
-from concertino.cli import UsageError
+from concertino.cli import UsageError, discard_stdout
 from concertino.cli.page_layout import lay_out
 from concertino.cli.serving import reject_extra_args
 
@@ -63,8 +63,9 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
     # The same options as in git: less does not stay open if the page fits the screen.
     os.environ.setdefault("LESS", "FRX")
-    width = min(os.get_terminal_size(sys.stdout.fileno()).columns, WIDEST)
-    pydoc.pager(lay_out(text, width or WIDEST))
+    # Some terminals report 0 columns.
+    width = min(os.get_terminal_size(sys.stdout.fileno()).columns or WIDEST, WIDEST)
+    pydoc.pager(lay_out(text, width))
     return 0
 
 
@@ -118,7 +119,9 @@ def find_topic(words: str, pages: Mapping[str, Path]) -> str:
     from difflib import get_close_matches
 
     near = [other for other in pages if name and name in other]
-    near += [other for other in get_close_matches(name, pages, 3, 0.7) if other not in near]
+    near += [
+        other for other in get_close_matches(name, pages, n=3, cutoff=0.7) if other not in near
+    ]
     hint = f"did you mean {' or '.join(near[:3])}?" if near else "concertino docs lists all"
     raise UsageError(f"there is no page {words!r}", hint)
 
@@ -145,5 +148,5 @@ def _print(text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has gone. The buffered output must not fail again at the end of the process.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader has gone, as with `| head`.
+        discard_stdout()

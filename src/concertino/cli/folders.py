@@ -21,18 +21,17 @@ NO_VERSION = "0.0.0"
 
 
 class MissingFolders(TargetError):
-    """Raised if none of the folders exists that options or environment variables name."""
+    """Raised if options or environment variables name folders, and none of the folders exists."""
 
 
 class LibraryOptions(Struct, frozen=True):
     """The values of the options for a library, a backend that serves Markdown files.
 
-    Its truth value is True if an option names a folder.
-
     resources, prompts: the folders of the library's Markdown files; None if no option names one.
     scheme: the scheme of the resources' URIs; None for the default.
-    name, version: the name and version of the server that clients see. If `serve` gets several
-        targets, this is the server that joins them.
+    name, version: the name and version of the server that clients see. With several targets, they
+        are those of the server that joins the targets, and each folder is a part of it. If several
+        of the targets are folders, the scheme of each is the name of its part.
     """
 
     resources: str | None = None
@@ -41,12 +40,14 @@ class LibraryOptions(Struct, frozen=True):
     name: str | None = None
     version: str | None = None
 
-    def __bool__(self) -> bool:
+    @property
+    def names_folder(self) -> bool:
+        """Return whether `resources` or `prompts` is given."""
         return self.resources is not None or self.prompts is not None
 
 
 def folders_from_environment() -> LibraryOptions:
-    """Return the folders in RESOURCES_PATH and PROMPTS_PATH; None for a variable without one."""
+    """Return the folders that RESOURCES_PATH and PROMPTS_PATH name, as LibraryOptions."""
     # An empty variable counts as not set.
     return LibraryOptions(
         resources=os.environ.get("RESOURCES_PATH") or None,
@@ -76,7 +77,7 @@ def find_library_folders(
         for path in (os.path.join(target, name) for name in ("resources", "prompts"))
     )
     # Refuse any other folder, so that a wrong folder is not published by mistake.
-    if not (resources or prompts or options):
+    if not (resources or prompts or options.names_folder):
         hint = "--resources DIR serves a folder itself"
         raise TargetError(f"{target}: expected resources/ or prompts/ in it; {hint}")
     return options.resources or resources, options.prompts or prompts

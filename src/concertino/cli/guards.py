@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Wraps a backend in guards.
 GuardBackend = Callable[["Backend"], "Backend"]
+# A backend that is never called, for the Guard that only checks its options.
+_NO_BACKEND: Any = None
 # Option -> parameter of concertino.guards.Guard.
 OPTIONS = {
     "rate_limit": "rate_limit",
@@ -80,8 +82,7 @@ def make_guard(args: Namespace, counts: CallCounts | None = None) -> GuardBacken
     options request no guard.
 
     args: the parsed arguments.
-    counts: the numbers of calls for /metrics, which the guards then count; None if /metrics is not
-        served.
+    counts: where the guards count the calls, for /metrics; None if /metrics is not served.
     Raises ValueError for an invalid value, and ConcertinoError if an extra is not installed.
     """
     options: dict[str, Any] = vars(args)
@@ -108,7 +109,7 @@ def make_guard(args: Namespace, counts: CallCounts | None = None) -> GuardBacken
     if args.otel:
         from concertino.guards.telemetry import telemetry
 
-        # `concertino bridge` has no sockets.
+        # The options --tcp and --unix do not exist in `concertino bridge` and `proxy`.
         transport = next((name for name in ("tcp", "unix") if options.get(name)), "pipe")
         layers.append(telemetry(transport=transport))
 
@@ -127,7 +128,8 @@ def _warn_of_small_results(max_bytes: int) -> None:
     from concertino.guards.sizes import ENVELOPE_BYTES
     from concertino.logs.handler import logger
 
-    # The bytes for the link to the whole result, and for the JSON around the text.
+    # The bytes for the link to the whole result, and for the JSON around the text. As an example,
+    # suggest a limit that leaves three times as much for the text.
     taken = 2 * ENVELOPE_BYTES
     if max_bytes <= taken:
         logger("concertino").warning(
@@ -137,7 +139,3 @@ def _warn_of_small_results(max_bytes: int) -> None:
             4 * taken,
             3 * taken,
         )
-
-
-# A backend that is never called, for the Guard that only checks its options.
-_NO_BACKEND: Any = None

@@ -41,10 +41,10 @@ class HangingStart(TimedOut):
 
 
 async def open_or_dump_stack(client: Client) -> None:
-    """Open a client. If the server does not answer in time, make it write its stack to stderr.
+    """Open a client. End a server that does not answer in time, so that it writes its stack.
 
-    The server also writes its stack if this coroutine is cancelled after PATIENCE_S seconds or
-    more.
+    A Python program that gets SIGABRT writes its stack to stderr and ends. The server also gets it
+    if this coroutine is cancelled after PATIENCE_S seconds or more.
 
     client: a Client whose server is started with the environment variable PYTHONFAULTHANDLER=1, as
         parse_server() of server_options.py sets it.

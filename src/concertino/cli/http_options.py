@@ -25,7 +25,8 @@ __all__ = ["HTTP_ONLY", "add_http_options", "read_http_options"]
 # The credentials of this server at an introspection endpoint. They are not options, because other
 # users of a machine can see those.
 CLIENT_ID, CLIENT_SECRET = "CONCERTINO_INTROSPECTION_ID", "CONCERTINO_INTROSPECTION_SECRET"
-# Name in the parsed arguments -> the option, for each option that has no effect without --http.
+# Name in the parsed arguments -> the option as it is typed, for each option that has no effect
+# without --http.
 HTTP_ONLY = {
     "workers": "--workers",
     "uvloop": "--uvloop",
@@ -103,7 +104,7 @@ def add_http_options(parser: ArgumentParser) -> None:
     )
     http.add_argument("--tls-cert", metavar="FILE", help="certificate for https, in PEM")
     http.add_argument(
-        "--tls-key", metavar="FILE", help="its private key, if that is in a file of its own"
+        "--tls-key", metavar="FILE", help="private key of --tls-cert, if it is in another file"
     )
     http.add_argument(
         "--behind-proxy", action="store_true", help="a proxy in front of the server has TLS"
@@ -179,25 +180,26 @@ def _add_authorization_options(parser: ArgumentParser) -> None:
         "--auth-issuer", metavar="URL", help="let in the tokens of this authorization server"
     )
     auth.add_argument(
-        "--auth-jwks", metavar="URL", help="its keys (default: what its metadata says)"
+        "--auth-jwks", metavar="URL", help="keys of --auth-issuer (default: by its metadata)"
     )
     add_repeatable(
         auth,
         "--auth-algorithm",
         "NAME",
-        "algorithm of its signatures, such as ES256; repeatable (default: RS256, PS256, ES256, "
-        "EdDSA and their longer forms)",
+        "algorithm by which --auth-issuer signs, such as ES256; repeatable (default: RS256, PS256, "
+        "ES256, EdDSA and their longer forms)",
     )
     auth.add_argument(
         "--auth-introspection",
         metavar="URL",
-        help=f"ask it about each token here, as the client in {CLIENT_ID} and {CLIENT_SECRET}",
+        help="ask --auth-issuer about each token at this URL, as the client in "
+        f"{CLIENT_ID} and {CLIENT_SECRET}",
     )
     add_repeatable(
         auth,
         "--auth-audience",
         "NAME",
-        "for whom its tokens must be issued; repeatable (default: the public URL)",
+        "for whom --auth-issuer must have issued a token; repeatable (default: the public URL)",
     )
     auth.add_argument(
         "--auth", metavar="FILE:NAME", help="a function of a token, or an Authorization, in Python"
@@ -238,8 +240,8 @@ def read_http_options(
 
     args: the parsed arguments.
     counts: the numbers of calls for /metrics; None if /metrics is not served.
-    Raises UsageError if options are wrong or contradict each other, and without --http for an
-    option that needs it.
+    Raises UsageError for wrong or contradicting options, and for an option that needs --http if
+    --http is missing.
     """
     values: dict[str, Any] = vars(args)
     if not args.http:
@@ -331,7 +333,8 @@ def _check_address(text: str) -> None:
     try:
         split_address(text)
     except ValueError:
-        # Guess what the user has meant: the host and port of a URL, or a host without a port.
+        # Guess what the user has meant: the host and port of a URL, or the host of a text without a
+        # valid port, with port 8000.
         is_url = "://" in text
         address = text.partition("://")[2].partition("/")[0] if is_url else text
         host, _, port = address.rpartition(":")
@@ -411,7 +414,7 @@ def _read_authorization(args: Namespace) -> Authorization | None:
     if not verifiers:
         return None
     cache_s = 60.0 if args.auth_cache_s is None else args.auth_cache_s
-    return Authorization(tuple(verifiers), frozenset(args.auth_scope), cache_s)
+    return Authorization(tuple(verifiers), scopes=frozenset(args.auth_scope), cache_s=cache_s)
 
 
 def _make_issuer_verifier(args: Namespace) -> TokenVerifier:

@@ -12,6 +12,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from concertino.cli import FAILED, USAGE, CommandFailure
 from concertino.cli.ps import format_age, format_memory
 from concertino.cli.serving import reject_extra_args
 from concertino.logs.formats import escape_controls
@@ -22,12 +23,10 @@ if TYPE_CHECKING:
     from concertino.orchestra.hub_control import ControlAnswer, PluginStatus
     from concertino.orchestra.process_load import ProcessLoad
 
-FAILED, USAGE = 1, 2
-
 DESCRIPTION = (
     "See and manage the plugins of this user's hubs, which `concertino orchestrate` and "
     "`concertino serve plugins.yaml` start. Exit codes: 0 success, 1 the command failed, 2 usage, "
-    "or no hub or several hubs fit. `ps` leaves out a hub that does not answer, and says so."
+    "or not exactly one hub can be meant. `ps` leaves out a hub that does not answer, and says so."
 )
 HEADINGS = (
     "HUB", "PLUGIN", "PID", "AGE", "CPU", "MEM", "CALLS", "NOW", "RESTARTS", "TOOLS", "STATE"
@@ -62,7 +61,8 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.
-    Exit codes: 0 success, 1 if the subcommand has failed, 2 if no hub or several hubs fit.
+    Exit codes: 0 success, 1 if the subcommand has failed. Raises CommandFailure with exit code 2 if
+    no hub runs, if the hub in --hub does not run, or if several run and --hub is not given.
     """
     reject_extra_args(args, server)
     try:
@@ -73,14 +73,11 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     hubs = find_hubs(os.environ)
     if args.kind == "ps":
         return _show_plugins(hubs, args.json)
-    # _choose() returns a text if there is no such hub, or more than one.
     path = _choose(hubs, args.hub)
-    if isinstance(path, str):
-        return _fail(path, USAGE)
     try:
         if args.kind != "logs":
-            # A restart or a stop may take a minute. So first find out with a request that takes no
-            # time whether the hub answers; ask_hub() waits 5 s for it.
+            # A restart or a stop may take a minute. So first find out by a quick request whether
+            # the hub answers; ask_hub() waits 5 s for the answer to that one.
             ask_hub(path, ControlRequest("ps", args.plugin))
         answer = ask_hub(path, ControlRequest(args.kind, args.plugin))
     except OSError as exc:
@@ -101,7 +98,9 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def _show_plugins(hubs: dict[int, Path], as_json: bool) -> int:
-    """Print the plugins of all hubs that answer, and return the exit code.
+    """Print the plugins of all hubs that answer, and return the exit code 0.
+
+    A hub that does not answer is named on stderr.
 
     hubs: process id of a running hub -> the path of its socket.
     """
@@ -112,24 +111,29 @@ def _show_plugins(hubs: dict[int, Path], as_json: bool) -> int:
         try:
             answers.append(ask_hub(path, ControlRequest("ps")))
         except OSError as exc:
-            _fail(f"hub {pid} does not answer: {exc}", FAILED)
+            # Not a failure: all other hubs are shown.
+            _fail(f"hub {pid} does not answer: {exc}", 0)
     if answers or not hubs:
         _print_plugins(answers, as_json)
     return 0
 
 
-def _choose(hubs: dict[int, Path], pid: int | None) -> Path | str:
-    """Return the path of a hub's socket, or an error text.
+def _choose(hubs: dict[int, Path], pid: int | None) -> Path:
+    """Return the path of a hub's socket. Raises CommandFailure unless exactly one can be meant.
 
     hubs: process id of a running hub -> the path of its socket.
     pid: the hub that the user has named; None for the only one that runs.
     """
     if not hubs:
-        return "no hub of this user runs"
+        raise CommandFailure("no hub of this user runs", exit_code=USAGE)
     if pid is not None:
-        return hubs.get(pid, f"no hub has the process id {pid}; see: concertino hub ps")
+        if pid not in hubs:
+            text = f"no hub has the process id {pid}; see: concertino hub ps"
+            raise CommandFailure(text, exit_code=USAGE)
+        return hubs[pid]
     if len(hubs) > 1:
-        return f"{len(hubs)} hubs run: name one with --hub {' or '.join(map(str, hubs))}"
+        text = f"{len(hubs)} hubs run: name one with --hub {' or '.join(map(str, hubs))}"
+        raise CommandFailure(text, exit_code=USAGE)
     return next(iter(hubs.values()))
 
 

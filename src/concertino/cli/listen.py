@@ -70,7 +70,8 @@ def serve_sockets(
     log_format, trace: the format of the log, and whether it shows each message; None to let
         environment variables decide.
     traceback: whether to log the whole traceback if a target cannot be imported.
-    strict: whether to exit if one of several targets cannot be imported.
+    strict: whether to exit if one of several targets cannot be imported. False: log it, and serve
+        the others.
     wrap: called with the loaded target; returns its backend with guards and other wrappers around.
     Exit codes: 0 after the signal; 1 if a target cannot be imported or started, or an address
     cannot be listened at; 2 if a target does not exist, or an address is not allowed.

@@ -21,22 +21,20 @@ __all__ = ["LoadingBackend", "Turn"]
 log = logging.getLogger("concertino")
 
 
-# The import of a file begins when the import of the previous file is done, but after this time at
-# the latest.
+# How long a target waits for the import of the target before it.
 TURN_S = 0.25
 
 
 class Turn:
     """Makes the targets of `concertino serve` load one after the other, each in its own thread.
 
-    Each target has a Turn. If a target takes longer than TURN_S, the next target does not wait for
-    it any more.
+    Importing a file puts its folder first into sys.path. If two files were imported at the same
+    time, one might find modules in the folder of the other. But a target that takes longer than
+    TURN_S does not hold up the next one.
 
+    Each target has a Turn.
     previous: the Turn of the target before this one; None for the first target.
     """
-
-    # Importing a file puts its folder first into sys.path. If two files were imported at the same
-    # time, one might find modules in the folder of the other.
 
     def __init__(self, previous: Turn | None) -> None:
         self._previous = previous
@@ -96,14 +94,18 @@ class LoadingBackend:
     async def start(self, outlet: Notifier) -> None:
         """Load the target and start it. Raises the exceptions of importing or starting it.
 
+        If starting has failed, this may be called again. The target is then not loaded again.
+
         outlet: the notifier that gets the notifications of the target.
         """
         inner = self._inner
         if inner is None:
+            # A daemon thread, so that an import without an end does not keep the process alive.
             threads = Threads(1)
             try:
                 inner = self._inner = await threads.run(self._load)
             except BaseException as exc:
+                # The composition logs the exception without its traceback.
                 if self._traceback:
                     log.error("importing %s failed", self._name, exc_info=exc)
                 raise

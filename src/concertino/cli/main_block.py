@@ -19,8 +19,9 @@ from concertino.runtime.entry import run
 def run_main_block(module: ModuleType, path: str) -> None:
     """Execute a file's `if __name__ == "__main__":` block, from its beginning to its call of run().
 
-    Call this only while run() records its arguments instead of serving. Does nothing if run() is
-    not called at the top level of the block. While the block runs, sys.argv contains only the path.
+    Set runtime.entry.run_calls before, so that run() records its arguments instead of serving. Does
+    nothing if run() is not called at the top level of the block. While the block runs, sys.argv
+    contains only the path.
 
     module: the imported file. The block is executed with its variables.
     path: the path of the file.
@@ -79,4 +80,5 @@ def _serves(function: ast.expr, namespace: dict[str, object], path: str) -> bool
     value = eval(compile(ast.Expression(owner), path, "eval"), namespace)
     if isinstance(function, ast.Name):
         return value is run
+    # A backend, or the module concertino itself.
     return describe_non_backend(value) is None or getattr(value, "run", None) is run

@@ -14,6 +14,7 @@ import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from concertino.cli import FAILED, USAGE
 from concertino.cli.options import add_log_format
 from concertino.cli.serving import exit_on_signals, reject_extra_args
 from concertino.errors import ConcertinoError
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from concertino.orchestra.hub_control import HubControl
     from concertino.orchestra.plugins_file import PluginsFile
     from concertino.orchestra.plugins_reload import PluginsReload
-
-FAILED, USAGE = 1, 2
 
 DESCRIPTION = (
     "Start the plugins of a file and pass requests on to them, until SIGTERM or SIGINT. Changes of "
@@ -84,7 +83,6 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
     exit_on_signals(writer)
     code = FAILED
     try:
-        from concertino.orchestra.hub import Hub
         from concertino.orchestra.plugins_file import InvalidPluginsFile, read_plugins
 
         try:
@@ -94,7 +92,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
             exit_process(USAGE, writer)
         file.log_notes(log)
         raise_descriptor_limit()
-        asyncio.run(_run_hub(Hub, file, args, log))
+        asyncio.run(_run_hub(file, args, log))
         code = 0
     except ValueError as exc:
         # An address is malformed.
@@ -107,19 +105,13 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
     exit_process(code, writer)
 
 
-async def _run_hub(
-    hub_class: type[Hub],
-    file: PluginsFile,
-    args: argparse.Namespace,
-    log: logging.Logger,
-) -> None:
+async def _run_hub(file: PluginsFile, args: argparse.Namespace, log: logging.Logger) -> None:
     """Run a hub until the first signal. The second signal kills it at once."""
+    from concertino.orchestra.hub import Hub
     from concertino.orchestra.hub_control import HubControl
     from concertino.orchestra.plugins_reload import PluginsReload
 
-    hub = hub_class(
-        file, listen_addr=args.listen_addr, certs_dir=args.certs_dir, cluster=args.cluster
-    )
+    hub = Hub(file, listen_addr=args.listen_addr, certs_dir=args.certs_dir, cluster=args.cluster)
     loop = asyncio.get_running_loop()
     stopping: asyncio.Future[None] = loop.create_future()
 
@@ -135,6 +127,7 @@ async def _run_hub(
     reload = PluginsReload(hub, file, trust=args.trust)
     starting = loop.create_task(_start(hub, control, reload))
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    # A signal may come while the hub starts, or the start may fail.
     if not starting.done():
         starting.cancel()
         await asyncio.wait((starting,))
@@ -152,6 +145,8 @@ async def _run_hub(
 
 async def _start(hub: Hub, control: HubControl, reload: PluginsReload) -> None:
     """Start a hub, and wait until each plugin is ready, has failed or seems to wait for something.
+
+    From hub.launch() on, the hub answers requests; hub.settle() waits for its plugins.
 
     control: accepts the commands of `concertino hub`, once it is opened here.
     reload: applies changes of the file that lists the plugins, once it is opened here.

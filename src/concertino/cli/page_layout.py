@@ -24,8 +24,8 @@ INDENT = "    "
 def lay_out(text: str, width: int) -> str:
     """Return a page of Markdown as text for a terminal.
 
-    Code is not changed. A link to another page of the documentation becomes its text. Any other
-    link becomes its text and its address.
+    Paragraphs are wrapped, and tables become lists. Code is not changed. A link to another page of
+    the documentation becomes its text. Any other link becomes its text and its address.
 
     text: the page.
     width: the width of the terminal, in columns.
@@ -83,11 +83,11 @@ def _is_row(line: str) -> bool:
 def _format_paragraph(block: list[str], width: int) -> list[str]:
     """Return the lines of a paragraph or list item, wrapped."""
     item = ITEM.match(block[0])
+    # The indentation of the paragraph, or the mark of the list item.
     start = len(block[0]) - len(block[0].lstrip()) if item is None else item.end()
-    first = block[0][:start]
-    rest = " " * len(first)
-    words = " ".join(line.strip() for line in block)[len(first.lstrip()) :]
-    return _wrap(words, width, first, rest) or [""]
+    mark = block[0][:start]
+    words = " ".join(line.strip() for line in (block[0][start:], *block[1:]))
+    return _wrap(words, width, mark, " " * len(mark)) or [""]
 
 
 def _format_table(rows: list[str], width: int) -> list[str]:

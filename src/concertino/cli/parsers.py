@@ -119,14 +119,16 @@ class _Parser(argparse.ArgumentParser):
 
         message: the error of argparse.
         """
-        lacking = re.fullmatch(r"argument (?:\S+/)?(\S+): expected one argument", message)
-        if lacking:
-            option = self._option_string_actions.get(lacking[1])
-            return f"write {lacking[1]} {_placeholder(option)}" if option else ""
+        # The last spelling, as in `argument -o/--output: expected one argument`.
+        match = re.fullmatch(r"argument (?:\S+/)?(\S+): expected one argument", message)
+        if match:
+            option = self._option_string_actions.get(match[1])
+            return f"write {match[1]} {_placeholder(option)}" if option else ""
         if message.startswith("the following arguments are required"):
             words = [self.prog]
-            for action in filter(lambda action: action.required, self._actions):
-                words += [*action.option_strings[:1], _placeholder(action)]
+            for action in self._actions:
+                if action.required:
+                    words += [*action.option_strings[:1], _placeholder(action)]
             return f"write: {' '.join(words)}"
         return ""
 
@@ -155,5 +157,6 @@ def _help_width() -> int:
         columns = os.get_terminal_size(1).columns
     except OSError:
         columns = 0
-    # Some terminals report 0 columns. Two columns stay free, as in argparse.
+    # Some terminals report 0 columns, and in less than 20 a help is not readable. Two columns stay
+    # free, as in argparse.
     return min(columns - 2, 100) if columns > 20 else 100

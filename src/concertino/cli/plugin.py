@@ -12,14 +12,18 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from concertino import __version__
-from concertino.cli.plugin_packages import COMMANDS, add_package_commands, run_package_command
+from concertino.cli import FAILED
+from concertino.cli.plugin_packages import (
+    PACKAGE_COMMANDS,
+    add_package_commands,
+    run_package_command,
+)
 from concertino.cli.serving import reject_extra_args
 from concertino.orchestra.flags import add_flags
 
 if TYPE_CHECKING:
     from concertino.orchestra.storage import Storage
 
-FAILED = 1
 # Kind of AI provider -> its help; see orchestra/ai_provider.py.
 PROVIDERS = {
     "openai": "an AI provider: models of OpenAI, with the key in OPENAI_API_KEY",
@@ -28,7 +32,7 @@ PROVIDERS = {
 }
 
 DESCRIPTION = (
-    "Run a plugin for the plugins and clients of a hub. The hub starts this command: "
+    "Run a plugin of this package, such as a storage, in a hub. The hub starts this command: "
     "`binary: concertino` and `args: [plugin, markdown, --workspace=DIR]` in plugins.yaml. Or "
     "install, list and remove packages of plugins, which an entry names with `package: ID`. "
     "Exit codes: 0 after a shutdown, 1 when it could not start or was refused, 2 usage."
@@ -96,10 +100,10 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     args: the parsed arguments. `args.kind` is the kind of plugin, or the subcommand.
     server: the words after `--`. This command accepts none.
     Exit codes of a plugin: 0 after its hub has ended it, 1 if it cannot start. Raises
-    CommandFailure if no package was installed or removed.
+    CommandFailure if a subcommand for packages fails.
     """
     reject_extra_args(args, server)
-    return run_package_command(args) if args.kind in COMMANDS else _run_plugin(args)
+    return run_package_command(args) if args.kind in PACKAGE_COMMANDS else _run_plugin(args)
 
 
 def _run_plugin(args: Namespace) -> NoReturn:
@@ -114,6 +118,7 @@ def _run_plugin(args: Namespace) -> NoReturn:
             from concertino.runtime.entry import begin_program
 
             begin_program()
+            # This ends the process, and so do all further calls of run_plugin().
             run_plugin(McpPlugin(args.id), args)
         if args.kind in PROVIDERS:
             from concertino.orchestra.ai_provider import make_provider
@@ -134,7 +139,8 @@ def _run_plugin(args: Namespace) -> NoReturn:
         _exit_failure(args, exc)
     plugin.add_storage(storage, args.kind)
 
-    # A lifespan and not on_shutdown, because calls may still be in progress when that runs.
+    # A lifespan and not on_shutdown, whose functions may run while calls are in progress. With
+    # --manifest, where `storage` is None, it does not begin.
     @plugin.lifespan
     def close_storage() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
         yield

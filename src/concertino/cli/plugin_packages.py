@@ -18,9 +18,9 @@ from concertino.logs.formats import escape_controls
 if TYPE_CHECKING:
     from concertino.orchestra.installed_packages import InstalledPackage, InstalledPackages
 
-__all__ = ["COMMANDS", "add_package_commands", "run_package_command"]
+__all__ = ["PACKAGE_COMMANDS", "add_package_commands", "run_package_command"]
 
-COMMANDS = ("install", "list", "remove")
+PACKAGE_COMMANDS = ("install", "list", "remove")
 # How many files of a package are listed before the user agrees to install it.
 MAX_NAMED = 100
 
@@ -57,7 +57,7 @@ def run_package_command(args: Namespace) -> int:
     """Install, list or remove packages, and return the exit code.
 
     args: the parsed arguments. `args.kind` is the subcommand.
-    Raises CommandFailure if nothing was installed or removed.
+    Raises CommandFailure if the subcommand fails, or if the user does not agree.
     """
     try:
         from concertino.orchestra.installed_packages import InstalledPackages
@@ -70,6 +70,7 @@ def run_package_command(args: Namespace) -> int:
         return _remove(packages, args.id)
     except OSError as exc:
         raise CommandFailure(f"{exc.filename or args.kind}: {exc.strerror}") from None
+    # RuntimeError: the user has no home directory.
     except (ImportError, RuntimeError, ConcertinoError) as exc:
         raise CommandFailure(str(exc)) from None
 

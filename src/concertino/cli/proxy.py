@@ -104,7 +104,11 @@ def _add_process_options(parser: ArgumentParser) -> None:
     )
     for name, default, effect in (
         ("idle", None, "end the process after so long without a call (default never)"),
-        ("ping", None, "ping so often; restart if it is silent for so long then (default never)"),
+        (
+            "ping",
+            None,
+            "ping this often, and restart a server that is silent for as long (default never)",
+        ),
         ("heartbeat", HEARTBEAT_S, "report progress when the server is silent for so long"),
         ("opening", None, "how long the first request waits for the start (default 10)"),
     ):
@@ -115,7 +119,8 @@ def _add_process_options(parser: ArgumentParser) -> None:
         "--no-cache",
         dest="cache",
         action="store_false",
-        help="answer first requests and lists not before the server has started, and keep nothing",
+        help="wait for the server before any answer, instead of answering first requests and lists "
+        "from the cache, and store nothing in the cache",
     )
     group.add_argument(
         "--lazy",
@@ -143,11 +148,12 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
         limits = Limits.from_environment(os.environ)
     except (ValueError, ConcertinoError) as exc:
         reject_usage(str(exc))
+    # The option counts first, then the environment variable, then the proxy's own default.
     opening_s = args.opening_s
     if opening_s is None:
         opening_s = limits.opening_s if OPENING_VARIABLE in os.environ else OPENING_S
-    # The Host has a limit of its own for the first request. A guard around the proxy may hide the
-    # proxy's limit from the Host, so give the Host the same limit.
+    # The Host (runtime/host.py), which serves the proxy, has a limit of its own for the first
+    # request. A guard around the proxy may hide the proxy's limit from the Host, so set both.
     limits = replace(limits, opening_s=opening_s)
 
     frontend: Frontend
@@ -168,6 +174,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
         ping_s=args.ping_s,
         heartbeat_s=args.heartbeat_s,
         opening_s=opening_s,
+        # A file that changes makes what is cached wrong.
         cache=ManifestCache() if args.cache and files is None else None,
         lazy=args.lazy,
     )

@@ -43,6 +43,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace, server: Sequence[str]) -> int:
     """Show the abandoned servers, end them if the user agrees, and return the exit code.
 
+    A server is abandoned if it still runs although its host or proxy has ended.
+
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.
     Exit codes: 0 if no abandoned server is left, 1 if some are left. Raises UsageError for wrong
@@ -54,6 +56,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
     if args.json and not (args.yes or args.show):
         raise UsageError("--json does not ask", "add --show or --yes")
+    # To recognize servers: a process is one if a host's configuration has its command.
     commands = read_host_commands(Path.home(), _current_folder(), os.environ)
     servers = _select(find_abandoned(commands), args.pid)
     _show(servers, args.json)

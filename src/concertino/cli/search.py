@@ -75,7 +75,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Search a library, print the results, and return the exit code: 0 for results, 1 for none.
+    """Search a library, a folder of Markdown files, and print the results.
+
+    Returns the exit code: 0 for results, 1 for none.
 
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.
@@ -85,6 +87,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     try:
         query = _make_query(args)
         index = _build_index(args)
+        # With --mode, show the text that a client gets. Otherwise show the hits and their scores.
         if args.mode is not None:
             matches = index.match(query)
             _print(matches.text)
@@ -139,6 +142,8 @@ def _build_index(args: Namespace) -> Index:
     if problem:
         raise ValueError(problem)
 
+    # Load the documents as Library does. Documents of the cache whose files are unchanged are not
+    # read again.
     loader = FileLoader(library.scheme, library.resources, None)
     if cache is not None:
         loader.cached = cache.documents()

@@ -130,6 +130,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     Exit codes: 0 after the client or a signal, 1 if a target cannot be imported or started, 2 if a
     target does not exist. Raises UsageError for wrong arguments.
     """
+    # Raises UsageError with a reference to --help.
     reject_usage: Callable[[str], NoReturn] = args.parser.error
     reject_extra_args(args, server)
     options = LibraryOptions(
@@ -139,7 +140,8 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
         name=args.name,
         version=args.server_version,
     )
-    if not args.targets and not options and not folders_from_environment():
+    has_folder = options.names_folder or folders_from_environment().names_folder
+    if not args.targets and not has_folder:
         raise UsageError(
             "expected a target, --resources, --prompts, RESOURCES_PATH or PROMPTS_PATH",
             "for example: concertino serve server.py",
@@ -162,6 +164,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     if args.unix or args.tcp or args.http or has_inherited:
         from concertino.cli.listen import serve_sockets
 
+        # This ends the process.
         serve_sockets(
             args.targets,
             options,

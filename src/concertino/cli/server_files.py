@@ -142,7 +142,8 @@ def load_servers(path: str, options: ServerFileOptions) -> Servers:
 def refuse_plain_secrets(given: Mapping[str, str], declared: Mapping[str, object]) -> None:
     """Raise TargetError if --input gives a password in plain text.
 
-    A value such as `secret:NAME`, which says where the password is stored, is accepted.
+    A password is an input that the server file declares with `password: true`. A value such as
+    `secret:NAME`, which says where the password is stored, is accepted.
 
     given: the values of --input by id.
     declared: the inputs that the server file declares, by id.
@@ -164,15 +165,14 @@ def refuse_plain_secrets(given: Mapping[str, str], declared: Mapping[str, object
 def opening_limits() -> Limits | None:
     """Return the limits for serving a server file; None if an environment variable is invalid.
 
-    The limits differ from the default limits in opening_s: the first requests of clients wait
-    longer, because several servers must start. The environment variable CONCERTINO_OPENING_S
-    overrides this.
+    The first requests of clients wait longer than by default (opening_s), because several servers
+    must start. CONCERTINO_OPENING_S overrides this. Pass None on to run_process(), which then
+    reports the invalid variable.
     """
     from concertino.proxy.servers import OPENING_S
 
     try:
         limits = Limits.from_environment(os.environ)
     except ValueError:
-        # run_process() reports the invalid variable when the process begins to serve.
         return None
     return limits if OPENING_VARIABLE in os.environ else replace(limits, opening_s=OPENING_S)

@@ -37,6 +37,8 @@ __all__ = [
 # With this environment variable, a server in Python can say where it hangs (hanging_start.py):
 # Python then writes the stacks of its threads on SIGABRT.
 FAULTHANDLER = "PYTHONFAULTHANDLER"
+# Each progress notification extends the time limit of a call, up to this total or --timeout-s.
+TOTAL_S = 600.0
 # The server, as a usage shows it.
 TARGETS = "-- COMMAND... | URL | unix:PATH | tcp:HOST:PORT"
 
@@ -92,8 +94,7 @@ def client_options(args: Namespace, status: StatusLine) -> dict[str, Any]:
         "timeouts": Timeouts(
             connect_s=args.connect_timeout_s,
             request_s=args.timeout_s,
-            # Each progress notification extends the time limit, up to this total.
-            total_s=max(600.0, args.timeout_s),
+            total_s=max(TOTAL_S, args.timeout_s),
         ),
         "stderr": print_line if args.stderr else None,
         "trace": print_message if args.trace else None,
@@ -101,8 +102,7 @@ def client_options(args: Namespace, status: StatusLine) -> dict[str, Any]:
 
 
 def search_path(args: Namespace) -> str:
-    """Return the PATH for the program of the server: that of --env, or that of this process."""
-    # As in the server's environment, the last of several values counts.
+    """Return the PATH for the program of the server: the last of --env, or that of this process."""
     for variable in reversed(args.env):
         name, _, value = variable.partition("=")
         if name == "PATH":
@@ -112,6 +112,9 @@ def search_path(args: Namespace) -> str:
 
 def parse_server(args: Namespace, server: Sequence[str]) -> Target:
     """Return the target for a Client: the server to start, or the address to connect to.
+
+    A server that is started gets PYTHONFAULTHANDLER=1, unless this process has the variable: see
+    hanging_start.py.
 
     args: the parsed arguments, which have the options of add_server_options().
     server: the words after `--`: a command with its arguments, or one address.
@@ -133,6 +136,7 @@ def parse_server(args: Namespace, server: Sequence[str]) -> Target:
     if len(server) == 1 and is_address(server[0]):
         if args.env or args.cwd:
             raise UsageError("--env and --cwd are for servers that are started")
+        # Only to check the address. The Client parses it again.
         try:
             parse_target(server[0])
         except ValueError as exc:

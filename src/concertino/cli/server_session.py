@@ -78,9 +78,9 @@ class ServerSession:
     server: the words after `--`, for messages; empty in an interactive session.
     status: the line on the terminal that shows progress.
     prefix: the text before each note.
-    as_json: whether to print results as JSON, and no notes.
-    shows_log: whether the server's stderr is printed as it arrives. Notes then do not quote it
-        again.
+    as_json: whether to print results as JSON, and no notes. May be changed between commands.
+    shows_log: whether the client prints the server's stderr as it arrives. Notes then do not quote
+        it again.
 
     Attributes:
     is_open: whether the session is open.
@@ -139,7 +139,7 @@ class ServerSession:
         """
         with self._show_waiting("the answer", self.client.timeouts.request_s):
             code = await self._send(command)
-        self.print_news()
+        self.print_new_notes()
         return code
 
     async def _send(self, command: ServerCommand) -> int:
@@ -160,8 +160,8 @@ class ServerSession:
         given = command.given
         arguments: dict[str, Any] = {**given.texts, **given.values}
         hint = ""
-        # The tool's schema says how to convert texts that the user has typed, so read the list of
-        # tools first. If all arguments are JSON, that is not necessary.
+        # The tool's schema says how to convert texts that the user has typed, and which arguments a
+        # call without any lacks. So read the list of tools first, unless all arguments are JSON.
         if given.texts or not given.has_json:
             # If the list is refused, continue without it: a server may have tools that it does not
             # list.
@@ -195,11 +195,11 @@ class ServerSession:
         if given.texts or not given.has_json:
             prompts = await _list_if_possible(self.client.list_prompts)
             if prompt := next((prompt for prompt in prompts if prompt.name == command.name), None):
-                takes = prompt.arguments or []
-                required = [item.name for item in takes if item.required]
-                types = {item.name: "text" for item in takes}
-                parameters = Parameters(types, required=required, is_closed=True)
-                self._check_names(command, parameters)
+                items = prompt.arguments or []
+                required = [item.name for item in items if item.required]
+                types = {item.name: "text" for item in items}
+                accepted = Parameters(types, required=required, is_closed=True)
+                self._check_names(command, accepted)
         arguments = _stringify({**given.texts, **given.values})
         params = {"name": command.name, "arguments": arguments}
         raw = await self._request("prompt", command.name, "prompts/get", params)
@@ -225,14 +225,16 @@ class ServerSession:
         client = self.client
         items: Sequence[object]
         if kind == "tools":
-            tools = items = await client.list_tools()
+            items = tools = await client.list_tools()
             lines = [line for tool in tools for line in format_tool(tool)]
         elif kind == "prompts":
-            prompts = items = await client.list_prompts()
+            items = prompts = await client.list_prompts()
             lines = [line for prompt in prompts for line in format_prompt(prompt)]
         else:
-            resources = [*await client.list_resources(), *await client.list_resource_templates()]
-            items = resources
+            items = resources = [
+                *await client.list_resources(),
+                *await client.list_resource_templates(),
+            ]
             lines = [line for resource in resources for line in format_resource(resource)]
         self._stop_waiting()
         if self.as_json:
@@ -267,19 +269,19 @@ class ServerSession:
         self._stop_waiting()
         return raw
 
-    def _check_names(self, command: ServerCommand, takes: Parameters) -> None:
+    def _check_names(self, command: ServerCommand, accepted: Parameters) -> None:
         """Check the names of the arguments that the user has typed.
 
         Raises UsageError if arguments are missing or forbidden. Prints a note about arguments that
         the tool's schema allows but does not describe.
-        takes: the arguments of the tool or prompt.
+        accepted: the arguments of the tool or prompt.
         """
         words = [command.command, command.name, *command.words]
-        unknown = check_names(command.name, command.given, takes, words, self._server)
-        if unknown and takes.descriptions:
+        unknown = check_names(command.name, command.given, accepted, words, self._server)
+        if unknown and accepted.types:
             names = ", ".join(map(repr, unknown))
             self.print_note(
-                f"{command.name} does not describe an argument {names}; it takes {takes}"
+                f"{command.name} does not describe an argument {names}; it takes {accepted}"
             )
 
     # The status line and notes
@@ -296,7 +298,7 @@ class ServerSession:
                 self._status,
                 awaited,
                 limit_s,
-                self.print_news,
+                self.print_new_notes,
             )
         )
         try:
@@ -312,16 +314,17 @@ class ServerSession:
 
     def _describe_skipped(self) -> str:
         """Return a note about lines on the server's stdout that are not messages; "" for none."""
-        client = self.client
-        if not client.stray:
+        # `stray` is the number of such lines, and `strays` has the latest ones.
+        count = self.client.stray
+        if not count:
             return ""
-        line = client.strays[-1]
-        if client.stray == 1:
+        line = self.client.strays[-1]
+        if count == 1:
             return f"the server printed a line that is no answer: {line}"
-        return f"the server printed {client.stray} lines that are no answers; the last one: {line}"
+        return f"the server printed {count} lines that are no answers; the last one: {line}"
 
-    def print_news(self) -> None:
-        """Print the notes about problems of the server that were not printed before.
+    def print_new_notes(self) -> None:
+        """Print the notes about problems of the server, each text only once.
 
         The problems are lines on the server's stdout that are not MCP messages, a blocked event
         loop, and backends behind the server that could not start.

@@ -190,7 +190,7 @@ def _suggest_arguments(tool: Tool, given: Sequence[str]) -> list[Suggestion]:
     names = {word.partition("=")[0].removesuffix(":") for word in given}
     return [
         Suggestion(f"{name}=", kind if name in takes.required else f"{kind}, optional")
-        for name, kind in takes.descriptions.items()
+        for name, kind in takes.types.items()
         if name not in names
     ]
 

@@ -49,7 +49,7 @@ class Shell:
     """The interactive session: reads lines and runs them as commands, with one server at a time.
 
     args: the parsed options of `concertino shell`.
-    source: the input, from which the lines are read.
+    source: reads the lines.
     status: the line on the terminal that shows progress.
     """
 
@@ -117,6 +117,7 @@ class Shell:
             if line.is_complete:
                 # The last word is empty after a space at the end of the line.
                 words = line.words if line.words[-1] else line.words[:-1]
+                # `quit` does the same as `exit`, and is not listed in the help.
                 if words[:1] in (["exit"], ["quit"]):
                     return None
                 return words
@@ -287,13 +288,20 @@ class Shell:
         client = Client(
             target,
             **client_options(self._args, self._status),
+            # Called when the server asks the user, logs, changes a resource, or changes a list.
             elicit=self._ask,
             logged=self._show_log,
             updated=lambda uri: self._note(f"changed: {uri}"),
             changed=self._refetch,
         )
+        # An interactive session has no words after `--` and no prefix of notes.
         self._session = ServerSession(
-            client, (), self._status, "", as_json=self._args.json, shows_log=self._args.stderr
+            client,
+            server=(),
+            status=self._status,
+            prefix="",
+            as_json=self._args.json,
+            shows_log=self._args.stderr,
         )
         try:
             await self._session.open()
@@ -326,8 +334,8 @@ class Shell:
         logger = f" {message.logger}" if message.logger else ""
         self._note(f"[{message.level}]{logger}: {data}")
 
-    async def _refetch(self, what: str) -> None:
-        self._note(f"the list of {what} has changed")
+    async def _refetch(self, kind: str) -> None:
+        self._note(f"the list of {kind} has changed")
         if self._session is not None:
             await self._catalogue.fetch(self._session.client)
 
@@ -343,13 +351,14 @@ class Shell:
             return "decline"
         _print(f"{server.name} asks: {request.message}  (Ctrl-D declines, Ctrl-C cancels)")
         schema = request.requested_schema or {}
-        takes = Parameters.of_schema(schema)
+        fields = Parameters.of_schema(schema)
         values: dict[str, Any] = {}
         try:
-            for name, kind in takes.descriptions.items():
-                words = kind if name in takes.required else f"{kind}, optional"
+            for name, kind in fields.types.items():
+                words = kind if name in fields.required else f"{kind}, optional"
                 prompt = f"  {name} ({words}): "
-                # Ask again after an invalid value. An empty line leaves the field out.
+                # Ask again after an invalid value. An empty line leaves the field out, even a
+                # required one, which the server may refuse.
                 while text := await self._input.read_line(escape_lines(prompt), None):
                     try:
                         values |= convert_texts("the form", {name: text}, schema)

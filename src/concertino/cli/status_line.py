@@ -75,7 +75,7 @@ async def show_waiting(
     status: StatusLine,
     awaited: str,
     limit_s: float,
-    print_news: Callable[[], object],
+    print_new_notes: Callable[[], object],
 ) -> None:
     """Show on a status line how long a command has waited, until this coroutine is cancelled.
 
@@ -84,14 +84,14 @@ async def show_waiting(
     status: the status line.
     awaited: what the command waits for, in words, such as "the answer".
     limit_s: the time limit of the wait, which the line shows too; may be infinite.
-    print_news: called every EVERY_S seconds, to print notes about the server above the line.
+    print_new_notes: called every EVERY_S seconds, to print notes about the server above the line.
     """
     loop = asyncio.get_running_loop()
     began_at = loop.time()
     limit = f" of {limit_s:g}" if limit_s < float("inf") else ""
     while True:
         await asyncio.sleep(EVERY_S)
-        print_news()
+        print_new_notes()
         waited_s = loop.time() - began_at
         if waited_s >= PATIENCE_S:
             status.draw(f"waiting for {awaited} ({waited_s:.0f} s{limit}) ... Ctrl-C to stop")

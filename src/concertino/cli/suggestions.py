@@ -37,7 +37,7 @@ CONFIGURING = frozenset(("install", "add", "configure", "deploy"))
 CLIENT_COMMANDS = frozenset(("tools", "call", "resources", "read", "prompts", "prompt", "check"))
 # Options of other tools for the address of a server, and for its transport.
 PORTS = frozenset(("--port", "--host", "--address", "--bind", "-p"))
-HTTP = frozenset(("--http", "--https", "--sse", "--url", "--transport", "--streamable-http"))
+TRANSPORTS = frozenset(("--http", "--https", "--sse", "--url", "--transport", "--streamable-http"))
 # Suffix of a file -> the command that runs it.
 INTERPRETERS = {".py": "python", ".js": "node", ".mjs": "node", ".ts": "npx tsx", ".sh": "sh"}
 # Interpreter -> the suffix of the files that it runs.
@@ -63,10 +63,10 @@ def find_closest(name: str, known: Iterable[str], similarity: float = 0.6) -> st
     if found is None and len(folded) > 2:
         # The user may have typed only the beginning of a long name.
         found = next((item for item in by_folded if item.startswith(folded)), None)
-    if found is None:
-        # The user may have put the server's name first, as in server.tool or mcp__server__tool.
-        found = re.split(r"[.:/]|__", folded)[-1]
-    return by_folded.get(found)
+    if found is not None:
+        return by_folded[found]
+    # The user may have put the server's name first, as in server.tool or mcp__server__tool.
+    return by_folded.get(re.split(r"[.:/]|__", folded)[-1])
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -114,20 +114,20 @@ def suggest_for_unknown(
     words: all words that the user has typed after the command.
     """
     word = unknown[0]
-    option, _, value = word.partition("=")
-    is_client = command in CLIENT_COMMANDS
     if not word.startswith("-"):
-        if is_client or command == "proxy":
+        if command in CLIENT_COMMANDS or command == "proxy":
             return suggest_separator(command, words, unknown)
-    elif option in PORTS or option in HTTP:
+        return f"`concertino {command} --help` shows all arguments and options"
+
+    option, _, value = word.partition("=")
+    if option in PORTS or option in TRANSPORTS:
         return _suggest_address(command, option, value or _find_word_after(word, words))
-    elif option == "--verbose" and "-v" in options:
+    if option == "--verbose" and "-v" in options:
         return "did you mean -v?"
-    elif found := find_closest(
-        option.lstrip("-"), [name[2:] for name in options if name[:2] == "--"]
-    ):
+    long_names = [name[2:] for name in options if name.startswith("--")]
+    if found := find_closest(option.lstrip("-"), long_names):
         return f"did you mean --{found}?"
-    elif command in ("call", "prompt"):
+    if command in ("call", "prompt"):
         argument = f"{option.lstrip('-')}={value or _find_word_after(word, words) or 'VALUE'}"
         return f"arguments have no dashes: {shlex.quote(argument)}"
     return f"`concertino {command} --help` shows all arguments and options"
@@ -173,7 +173,7 @@ def _find_word_after(word: str, words: Sequence[str]) -> str:
 
 
 def _suggest_address(command: str, option: str, value: str) -> str:
-    """Return a suggestion for an option of PORTS or HTTP, which other tools have.
+    """Return a suggestion for an option of PORTS or TRANSPORTS, which other tools have.
 
     command: the command of concertino that was given the option.
     value: the value of the option; "" if it has none.
@@ -204,6 +204,7 @@ def suggest_program(command: Sequence[str], path: str) -> str:
     command: the words after `--`.
     path: the folders to search for programs, as in PATH.
     """
+    # The surest guess comes first: what exists under another spelling, then what is only similar.
     program, *arguments = command
     if not program:
         return "the first word after -- is empty: is a variable of the shell not set?"
@@ -254,6 +255,7 @@ def _suggest_url(program: str, *, is_alone: bool) -> str:
     """
     if re.match(r"https?://", program, re.IGNORECASE):
         return "" if is_alone else "a URL is all that stands after --"
+    # As in http:/host, http//host and https:host.
     if found := re.match(r"(https?)(:/?|//+)(?=\w)", program):
         return f"write -- {found[1]}://{program[found.end() :]}"
     if re.match(r"\w+://", program):

@@ -20,7 +20,8 @@ def suggest_target(target: str) -> str:
     The first of these cases that applies decides:
     - There is a target with a similar name: "; did you mean server.py?"
     - The folder of the target does not exist: "; there is no folder src"
-    - The target is the name of a file in the current folder: " in /home/me"
+    - The target is the name of a .py file without a folder. The text names the current folder, in
+      which the file was looked for: " in /home/me"
     - Otherwise: ""
     """
     module = Path(target.replace(".", os.sep) + ".py")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from concertino.cli import FAILED, USAGE
 from concertino.cli.folders import LibraryOptions, MissingFolders
 from concertino.cli.server_files import ServerFileOptions
 from concertino.cli.serving import exit_on_signals
@@ -19,9 +20,6 @@ from concertino.logs.redact import refresh
 from concertino.runtime.process import Frontend
 from concertino.runtime.shutdown import exit_process
 from concertino.runtime.spare_descriptor import keep_spare_descriptor
-
-FAILED = 1
-USAGE = 2
 
 
 def load_or_exit(
@@ -44,11 +42,12 @@ def load_or_exit(
     traceback: whether to log the whole traceback.
     strict: whether to load all targets now and exit if one fails. If it is False, several targets
         are loaded in threads when serving begins, and failures are logged.
-    Exit codes: 1 if a target cannot be imported, if none of a library's folders exists, or if a
-    client has got the failure; 2 if a target does not exist and no client has got the failure.
+    Exit codes: 2 if a target does not exist, 1 for every other failure. If a client was told, the
+    exit code is always 1.
     """
     log = logging_setup.logger("concertino")
     exit_on_signals(frontend.writer)
+    # So that errors can be reported even if the target uses up all descriptors.
     keep_spare_descriptor()
     try:
         return load_targets(targets, options, file_options, strict=strict, traceback=traceback)
@@ -60,16 +59,16 @@ def load_or_exit(
     except TargetError as exc:
         log.error("%s", exc)
         exit_process(FAILED if frontend.refuse(exc) else USAGE, frontend.writer)
-    # The code of a target may raise any exception, even SystemExit.
     except BaseException as exc:
+        # The code of a target may raise any exception, even SystemExit.
         from concertino.backend.start_failure import describe_raised
 
         # The target may have put secrets into os.environ. Redact them in the log.
         refresh()
-        # A SyntaxError shows its line without a traceback.
         exc_info: Any = exc if traceback else None
-        if isinstance(exc, SyntaxError):
-            exc_info = type(exc), exc, exc.__traceback__ if traceback else None
+        # A SyntaxError shows its line even without a traceback.
+        if isinstance(exc, SyntaxError) and not traceback:
+            exc_info = (type(exc), exc, None)
         log.error(
             "Failed to start server: importing %s: %s",
             " ".join(targets),

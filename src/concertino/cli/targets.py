@@ -62,7 +62,8 @@ class LoadedTarget(Struct, frozen=True):
     """The backend of a target of `concertino serve`, and the arguments of run() in its file.
 
     backend: what is served.
-    limits, loop_factory: the arguments of run(); None if the file does not call run() with them.
+    limits: the argument of run(), or the limits for a server file; None for the default limits.
+    loop_factory: the argument of run(); None for the default event loop.
     tools: the options for long lists of tools that a server file sets; None for any other target.
     """
 
@@ -87,21 +88,18 @@ def load_targets(
     part without a name gets the name of its file, module or folder.
 
     targets: the words of the command line; empty to serve the folders that `options` names.
-    options: the options for a folder of Markdown. For a composition they mean this:
-        - The name and version are those of the composition.
-        - If no target is a folder, the folders that the options name become another part, called
-          `library`.
-        - If several targets are folders, the scheme of each folder's URIs is the name of its part.
+    options: the options for folders of Markdown. If they name folders and no target is a folder,
+        the composition has these folders as another part, called `library`.
     file_options: the options for server files such as mcp.json.
-    strict: whether to load all parts now, one after the other, and fail if one fails. Otherwise
-        each part is loaded in a thread when the composition starts, and a failure is logged.
-    traceback: whether to log the whole traceback of such a failure.
+    strict: whether to load all parts of a composition now, one after the other, and fail if one
+        fails. Otherwise each part is loaded in a thread when the composition starts, and a failure
+        is logged.
+    traceback: whether to log the whole traceback if a part fails in its thread.
     Raises TargetError, and the exceptions of importing a target.
     """
     named = [_split_name(target) for target in targets]
     folders = [target for _, target in named if os.path.isdir(target)]
-    # bool(options) is True if --resources or --prompts is given.
-    if len(folders) > 1 and (options or options.scheme):
+    if len(folders) > 1 and (options.names_folder or options.scheme):
         raise TargetError(
             f"--resources, --prompts and --scheme are for one folder, got {', '.join(folders)}"
         )
@@ -109,9 +107,9 @@ def load_targets(
         return LoadedTarget(make_library(None, options))
     first_name = named[0][0]
     # A target that is not a folder is served together with the folders in the options.
-    is_single = len(named) == 1 and not first_name and (folders or not options)
-    if is_single:
-        takes_name = folders or is_server_file(targets[0])
+    is_composed = len(named) > 1 or bool(first_name) or (options.names_folder and not folders)
+    if not is_composed:
+        takes_name = bool(folders) or is_server_file(targets[0])
         if (options.name or options.version) and not takes_name:
             raise TargetError(
                 f"{targets[0]}: --name and --version are for folders and for several targets; here "
@@ -155,7 +153,7 @@ def _load_parts(
     # Name and version are for the composition, not for a part.
     options = replace(options, name=None, version=None)
     parts: dict[str, Backend] = {}
-    if options and not folders:
+    if options.names_folder and not folders:
         parts["library"] = make_library(None, options)
     turn: Turn | None = None
     for name, target in named:
@@ -217,7 +215,8 @@ def load_target(
 
     A file without an attribute must contain a single server, or call run() on one.
 
-    target: the target, without a name; the docstring of this module lists the forms.
+    target: a Python file, an attribute of a file or module, a folder, a plugins file or a server
+        file, as at the head of this module; without a name.
     options: the options for a folder of Markdown.
     file_options: the options for a server file such as mcp.json.
     Raises TargetError, and the exceptions of importing the target.
@@ -337,7 +336,9 @@ def _find_attribute(module: ModuleType, source: str, attribute: str) -> Backend:
 def _list_servers(module: ModuleType, source: str) -> str:
     """Return `; the servers in it: ...` for messages, or "" for a module without servers."""
     names = [
-        f"{source}:{name}" for name, value in vars(module).items() if _find_parts(value) is not None
+        f"{source}:{name}"
+        for name, value in vars(module).items()
+        if _find_wrapped(value) is not None
     ]
     return f"; the servers in it: {', '.join(names)}" if names else ""
 
@@ -348,17 +349,21 @@ def _find_only_server(module: ModuleType, source: str, calls: list[RunCall]) -> 
     If one backend wraps another, such as a guard or a composition, only the outer one counts.
     Raises TargetError if there is no backend, or more than one.
     """
+    # By identity, because one server may have two names in the file.
     servers = {
         id(value): (name, cast("Backend", value))
         for name, value in vars(module).items()
-        if _find_parts(value) is not None
+        if _find_wrapped(value) is not None
     }
     for _, backend in list(servers.values()):
         for inner in _find_inner(backend):
             servers.pop(id(inner), None)
-    # If the file calls run(), only the backends on which it does so are candidates. Backends are
-    # compared by identity, because one server may have two names.
-    candidates: list[Backend] = list({id(call.backend): call.backend for call in calls}.values())
+    # If the file calls run(), only the backends on which it does so are candidates. One file may
+    # call run() on the same backend twice, for example with two names.
+    candidates: list[Backend] = []
+    for call in calls:
+        if not any(call.backend is backend for backend in candidates):
+            candidates.append(call.backend)
     if not candidates:
         candidates = [value for _, value in servers.values()]
     if len(candidates) == 1:
@@ -377,11 +382,11 @@ def _find_only_server(module: ModuleType, source: str, calls: list[RunCall]) -> 
 
 def _find_inner(backend: Backend) -> list[Backend]:
     """Return the backends that a backend wraps, directly or indirectly."""
-    parts = _find_parts(backend) or []
-    return parts + [inner for part in parts for inner in _find_inner(part)]
+    direct = _find_wrapped(backend) or []
+    return direct + [inner for wrapped in direct for inner in _find_inner(wrapped)]
 
 
-def _find_parts(value: object) -> list[Backend] | None:
+def _find_wrapped(value: object) -> list[Backend] | None:
     """Return the backends that a value wraps directly; None if the value is not a backend."""
     if isinstance(value, BackendWrapper):
         return [value.inner]
@@ -406,7 +411,8 @@ def _import_file(path: str) -> ModuleType:
 
         raise TargetError(f"{path}: no such file{suggest_target(path)}")
     path = os.path.abspath(path)
-    # Let the file import the modules next to it, as Python does for a script.
+    # Let the file import the modules next to it, as Python does for a script. The folder stays in
+    # sys.path, because functions may import modules later.
     sys.path.insert(0, os.path.dirname(path))
     name = os.path.splitext(os.path.basename(path))[0]
     with _naming:
@@ -424,6 +430,7 @@ def _import_file(path: str) -> ModuleType:
 
 def _import_module(name: str) -> ModuleType:
     """Import a module, which may be in the current directory. Raises TargetError if none exists."""
+    # The folder stays in sys.path, as for a file.
     sys.path.insert(0, os.getcwd())
     try:
         return import_module(name)

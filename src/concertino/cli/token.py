@@ -43,7 +43,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> int:
-    """Make, list or remove tokens, and return the exit code.
+    """Make, list or remove bearer tokens for `serve --auth-tokens FILE`, and return the exit code.
 
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.

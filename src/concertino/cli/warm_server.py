@@ -29,7 +29,7 @@ MODULES = (
 
 
 def run(words: list[str]) -> NoReturn:
-    """Wait for input on stdin, then run `concertino serve` and end the process.
+    """Import what `concertino serve` needs, wait for input on stdin, then serve. Ends the process.
 
     words: the arguments of `concertino serve`.
     """
@@ -37,6 +37,7 @@ def run(words: list[str]) -> NoReturn:
         import_module(name)
     poll = select.poll()
     poll.register(0, select.POLLIN)
+    # Only descriptor 0 is polled, so there is one result.
     _, events = poll.poll()[0]
     if not events & select.POLLIN:
         # The input has ended without a request.

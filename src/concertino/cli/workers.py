@@ -53,10 +53,10 @@ def run_workers(count: int, listeners: Sequence[Listener]) -> int:
     """Run worker processes until SIGTERM or SIGINT, and start those again that die.
 
     count: the number of workers. Each runs the command line of this process again.
-    listeners: the sockets at which the workers accept clients. This function closes them at its
-        end.
-    Returns the exit code for this process: 0 after a signal. If the server cannot start, the exit
-    code of a worker.
+    listeners: the sockets at which the workers accept clients. They are closed at the end.
+    Returns the exit code for this process: 0 after a signal. If a worker ends before it serves, and
+    before all have served once, the server cannot start: all workers are ended, and the result is
+    the exit code of that worker.
     """
     # For the sockets at which workers pass requests to each other, and the record of used states.
     folder = Path(tempfile.mkdtemp(prefix="concertino-"))
@@ -137,6 +137,7 @@ class _Supervisor:
             return
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
+        # Not by subprocess, which could not put the worker's own id into LISTEN_PID.
         pid = os.fork()
         if pid == 0:
             self._become_worker(number, theirs)
