@@ -549,7 +549,8 @@ class ForeignName:
         raise AttributeError(f"Context has no {self._name!r}: {self._hint}")
 
 
-# Attributes of Context in FastMCP and the official SDK -> what to write here (decision 0017).
+# Attributes of Context in FastMCP and the official SDK -> what to write here
+# (docs/decisions/0017).
 FOREIGN_NAMES = {
     "info": "write context.log('info', ...)",
     "debug": "write context.log('debug', ...)",

@@ -164,7 +164,7 @@ class SubcallContext(ContextWrapper):
 def make_subcall_context(context: Context, backend: Backend, call: Call) -> SubcallContext:
     """Return the context with which the handler of a client's call calls other tools (subcalls).
 
-    context: the context that subcalls use: the one of the call, or a wrapper around it.
+    context: the context of the call, or a wrapper around it.
     backend: the outermost backend, with all guards, which handles the subcalls.
     call: the call of the client.
     """

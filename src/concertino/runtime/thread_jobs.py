@@ -68,7 +68,7 @@ class LoopJobs:
     """The jobs that run for one event loop: those that are kept back, and those that have ended.
 
     add() passes a job that has ended to the loop. Threads changes the attributes.
-    trials: limits the calls of tools about whose results little is known (tools "on trial").
+    trials: limits the calls of tools while little is known about their results.
     on_large: called on the loop with each job that has a large result, before run() takes it.
     on_trial_end: called on the loop with each other job whose call `trials` has counted.
 

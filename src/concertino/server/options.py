@@ -12,6 +12,8 @@ different: if it is left out, the argument `envelope` of Server decides. A serve
 no options never imports this module.
 """
 
+# The docstrings below begin with an empty line, because show_options() appends them to others.
+#
 # No `from __future__ import annotations` here: a TypedDict compiles each annotation that is a
 # string, which takes 0.2 ms.
 

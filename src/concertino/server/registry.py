@@ -39,6 +39,7 @@ MAX_CURSOR = 65536
 # One call of enable() or disable(): the number of the call, and True for enable(). If several
 # switches select an entry, the one with the highest number decides.
 Switch = tuple[int, bool]
+# The Switch of an entry or tag that no call has selected.
 ON: Switch = (0, True)
 
 

@@ -115,8 +115,7 @@ def describe_exception(error: BaseException) -> str:
 
 def describe_violation(violation: SchemaViolation) -> str:
     """Return a sentence for the client about an invalid argument."""
-    # This is the message of schema/violations.py. Clients of the Orchestre system expect the text
-    # below.
+    # This is the message of schema/violations.py. Clients may search for the text below.
     if violation.message == "required, but missing":
         return f"Missing required field: {violation.path}"
     return str(violation)

@@ -28,7 +28,8 @@ def report_unserved_script(server_class: type) -> None:
     """
     # When the process ends, the main module has no __file__ any more.
     path = Path(sys.argv[0])
-    # sys.last_value exists if an exception has ended the script. That was reported already.
+    # Say nothing if the process ran no script, or is a console. sys.last_value exists if an
+    # exception has ended the script, which was reported already.
     if path.suffix != ".py" or sys.flags.interactive or hasattr(sys, "last_value"):
         return
     try:
