@@ -22,7 +22,8 @@ from orchestra.bridges import definition, gave, make_failure, tools
 from concertino.backend.caller import DetachedCaller
 from concertino.backend.interface import Call
 from concertino.errors import Disconnected, ResourceNotFound, RpcError, TimedOut
-from concertino.orchestra.hub_backend import CALL_S, HubBackend
+from concertino.orchestra.hub_backend import HubBackend
+from concertino.orchestra.hub_calls import CALL_S
 from concertino.orchestra.plugin_pb2 import (
     ListPromptsResponse,
     PluginRequest,

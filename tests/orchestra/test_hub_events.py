@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from orchestra.hubs import SOMEBODY, call_tool, raw, running, sdk, store, until,
 from concertino import Client
 from concertino.orchestra import refusal_log
 from concertino.orchestra.bridge import Bridge
+from concertino.orchestra.client_events import ClientEvents
 from concertino.orchestra.event_log import EventLog, EventReader
 from concertino.orchestra.hub import Hub
 from concertino.orchestra.hub_backend import HubBackend
@@ -260,6 +262,17 @@ class Memory:
 plugin.add_storage(Memory())
 plugin.run()
 """
+
+
+@pytest.mark.parametrize("capability", [["orders"], "orders", 1, {"topics": "orders"}])
+def test_a_client_whose_capability_has_another_form_gets_no_events(capability: object) -> None:
+    context: Any = SimpleNamespace(
+        caller=SimpleNamespace(session=object()),
+        client=SimpleNamespace(capabilities={"experimental": {"orchestra/events": capability}}),
+    )
+    unused: Any = None
+    # Without an event loop, this would fail if it began to read events.
+    ClientEvents(unused, unused).on_call(context)
 
 
 @pytest.mark.parametrize("is_remote", [False, True])

@@ -25,7 +25,7 @@ from concertino.nats.connection import NatsConnection
 from concertino.nats.protocol import ServerInfo
 from concertino.nats.servers import NatsOptions, parse_servers
 from concertino.orchestra import cluster_plugins, nats_link, nats_worker, worker_places
-from concertino.orchestra.cluster_plugins import ClusterPlugins
+from concertino.orchestra.cluster_plugins import PluginDiscovery
 from concertino.orchestra.nats_cluster import nats_options
 from concertino.orchestra.nats_link import NatsLink
 from concertino.orchestra.nats_listener import NatsListener
@@ -286,11 +286,11 @@ async def test_another_worker_is_asked_if_one_has_a_clock_that_is_fast(
 ) -> None:
     """Its clock says that each request is late. The caller knows that there is time left."""
     lefts = iter([-600.0, -600.0, 60.0])
-    monkeypatch.setattr(nats_worker, "read_deadline", lambda fields: next(lefts))
+    monkeypatch.setattr(nats_worker, "read_time_left", lambda fields: next(lefts))
     name = fresh_name()
     async with worker(name), caller(name) as link:
         assert (await link.request(call(), 60)).tool_call.success
-        monkeypatch.setattr(nats_worker, "read_deadline", lambda fields: -600.0)
+        monkeypatch.setattr(nats_worker, "read_time_left", lambda fields: -600.0)
         monkeypatch.setattr(nats_link, "MAX_ATTEMPTS", 2)
         refused = await link.request(call(), 60)
     assert refused.tool_call.error_message == (
@@ -405,7 +405,7 @@ async def test_workers_that_differ_have_their_lists_fetched_once_each(
         )
         changed: asyncio.Queue[None] = asyncio.Queue()
         announced: asyncio.Queue[None] = asyncio.Queue()
-        plugins = ClusterPlugins(hub, lambda id: id != name, lambda: changed.put_nowait(None))
+        plugins = PluginDiscovery(hub, lambda id: id != name, lambda: changed.put_nowait(None))
         hub.connection.subscribe(
             announcement_subject(name, "*"), lambda _: announced.put_nowait(None)
         )

@@ -14,7 +14,7 @@ from concertino.errors import Disconnected
 from concertino.nats.connection import NatsConnection
 from concertino.nats.protocol import NatsMessage
 from concertino.orchestra import cluster_plugins, nats_link
-from concertino.orchestra.cluster_plugins import MAX_MANIFESTS, ClusterPlugin, ClusterPlugins
+from concertino.orchestra.cluster_plugins import MAX_MANIFESTS, ClusterPlugin, PluginDiscovery
 from concertino.orchestra.nats_link import NatsLink
 from concertino.orchestra.nats_listener import NatsListener
 from concertino.orchestra.nats_messages import (
@@ -155,7 +155,7 @@ async def test_an_announcement_without_the_manifest_of_its_plugin_brings_no_plug
     monkeypatch.setattr(cluster_plugins, "FIRST_DISCOVERY_S", 0.0)
     name = fresh_name()
     async with connected(shared_nats_server().address) as cluster:
-        plugins = ClusterPlugins(cluster, lambda id: id != name, lambda: None)
+        plugins = PluginDiscovery(cluster, lambda id: id != name, lambda: None)
         await plugins.open()
         cluster.connection.publish(announcement_subject(name, "1"), payload)
         await cluster.connection.flush()
@@ -234,7 +234,7 @@ async def test_an_announcement_that_repeats_a_manifest_is_not_decoded_again(
     async with connected(address) as hub, connected(address, name) as cluster:
         first, second = (PluginManifest(id=name, version=version) for version in ("1", "2"))
         listener = NatsListener(cluster, name, echo, manifest=first.SerializeToString())
-        plugins = ClusterPlugins(hub, lambda id: False, lambda: None)
+        plugins = PluginDiscovery(hub, lambda id: False, lambda: None)
         await plugins.open()
         while name not in plugins.by_id:
             await asyncio.sleep(0.01)

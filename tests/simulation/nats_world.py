@@ -590,7 +590,7 @@ class NatsWorld:
             workers = member.listener._workers.values() if member.listener is not None else ()  # pyright: ignore[reportPrivateUsage]
             for worker in workers:
                 left = (list(worker._accepted), worker._incoming, worker._outgoing)  # pyright: ignore[reportPrivateUsage]
-                busy = [name for name, rpc in worker._callers.items() if rpc.in_progress]  # pyright: ignore[reportPrivateUsage]
+                busy = [name for name, rpc in worker._servers.items() if rpc.in_progress]  # pyright: ignore[reportPrivateUsage]
                 if any(left) or busy:
                     self.wrong(f"{member.name} has left something: {left}, {busy}")
 

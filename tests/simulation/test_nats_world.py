@@ -84,7 +84,7 @@ def _a_request_is_sent_again_when_its_worker_was_lost() -> Any:
 
 
 def _late_requests_are_run() -> Any:
-    return patch.object(nats_worker, "read_deadline", lambda fields: 60.0)
+    return patch.object(nats_worker, "read_time_left", lambda fields: 60.0)
 
 
 def _long_requests_are_run_late() -> Any:
@@ -116,12 +116,12 @@ def _lost_responses_are_not_noticed() -> Any:
 
 
 def _lost_chunks_are_not_noticed() -> Any:
-    on_chunk = NatsLink._on_chunk
+    on_chunk = NatsLink._on_framed_response
 
     def on_any_chunk(self: Any, key: Any, call: Any, fields: Any, *args: Any, **more: Any) -> None:
         on_chunk(self, key, call, {**fields, "Chunk": str(call.chunks)}, *args, **more)
 
-    return patch.object(NatsLink, "_on_chunk", on_any_chunk)
+    return patch.object(NatsLink, "_on_framed_response", on_any_chunk)
 
 
 def _a_worker_that_leaves_refuses_nothing() -> Any:
@@ -158,7 +158,7 @@ def _a_drain_does_not_wait() -> Any:
 def _a_drain_forgets_requests_that_are_not_complete() -> Any:
     async def drain(self: Any) -> None:
         await self._connection.flush()
-        for rpc in list(self._callers.values()):
+        for rpc in list(self._servers.values()):
             await rpc.drain()
 
     return patch.object(_Worker, "drain", drain)
@@ -215,7 +215,7 @@ def _the_end_of_a_connection_that_opens_goes_unnoticed() -> Any:
 
 def _requests_of_a_lost_connection_are_kept() -> Any:
     def end(self: Any) -> None:
-        for rpc in self._callers.values():
+        for rpc in self._servers.values():
             rpc.close()
         self._incoming.clear()
         self._outgoing.clear()

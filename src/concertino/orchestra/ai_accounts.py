@@ -43,7 +43,8 @@ class AiAccount(Struct):
 class AiAccounts:
     """The accounts of all callers of one AI provider.
 
-    max_tokens: how many tokens, input and output together, a caller may use; None for any number.
+    max_tokens: how many tokens, input and output together, a caller may use in all its calls; None
+        for any number. The attribute of this name may be changed.
 
     Attribute:
     by_caller: name of a caller -> account.
@@ -57,16 +58,16 @@ class AiAccounts:
 
     @contextmanager
     def count_call(
-        self, caller: str, max_tokens: int
+        self, caller: str, answer_tokens: int
     ) -> Generator[tuple[AiAccount, int], None, None]:
         """Count the call of a model that is made inside this `with` block.
 
         Yields (the account of the caller, how many tokens the answer may have). The second is
-        max_tokens, or less if the caller has fewer tokens left. The block must add the tokens of
+        answer_tokens, or less if the caller has fewer tokens left. The block must add the tokens of
         the request and of the answer to the account, even if the call fails. This method counts the
         call, its time and its failure.
         caller: the name of the plugin or client that has called the tool.
-        max_tokens: how many tokens the caller requests; at least 1.
+        answer_tokens: how many tokens the caller requests for the answer; at least 1.
         Raises ToolError, before the block, if the tokens of the caller are used up.
         """
         if caller not in self.by_caller and len(self.by_caller) >= MAX_CALLERS:
@@ -85,15 +86,15 @@ class AiAccounts:
                     f"{caller} has used {used} of {self.max_tokens} tokens{more}; raise "
                     "max_tokens_per_caller in the plugin's config, or start the plugin again",
                 )
-            max_tokens = min(max_tokens, left)
+            answer_tokens = min(answer_tokens, left)
         account.calls += 1
-        self._reserved[caller] += max_tokens
+        self._reserved[caller] += answer_tokens
         began = monotonic()
         try:
-            yield account, max_tokens
+            yield account, answer_tokens
         except BaseException:
             account.failures += 1
             raise
         finally:
             account.seconds += monotonic() - began
-            self._reserved[caller] -= max_tokens
+            self._reserved[caller] -= answer_tokens

@@ -54,13 +54,13 @@ RETRIES = 2
 class ProviderKind(Struct, frozen=True):
     """How to reach the API of one provider.
 
-    key: the environment variable with the API key; "" if none is needed.
+    key_variable: the environment variable with the API key; "" if none is needed.
     base_url: the URL of the API; None for the default of the SDK.
     model: the default model; "" if the configuration must name one.
     limit: the name of the request's parameter that limits the tokens of the answer.
     """
 
-    key: str
+    key_variable: str
     base_url: str | None
     model: str
     limit: str = "max_tokens"
@@ -68,24 +68,27 @@ class ProviderKind(Struct, frozen=True):
 
 PROVIDERS: Mapping[str, ProviderKind] = {
     "openai": ProviderKind(
-        key="OPENAI_API_KEY", base_url=None, model="gpt-4o-mini", limit="max_completion_tokens"
+        key_variable="OPENAI_API_KEY",
+        base_url=None,
+        model="gpt-4o-mini",
+        limit="max_completion_tokens",
     ),
     "gemini": ProviderKind(
-        key="GEMINI_API_KEY",
+        key_variable="GEMINI_API_KEY",
         base_url="https://generativelanguage.googleapis.com/v1beta/openai/",
         model="gemini-2.5-flash",
     ),
-    "local": ProviderKind(key="", base_url="http://127.0.0.1:11434/v1", model=""),
+    "local": ProviderKind(key_variable="", base_url="http://127.0.0.1:11434/v1", model=""),
 }
 # The settings that the configuration of a provider may have.
 CONFIG = ("model", "base_url", "max_tokens_per_caller", "timeout_s")
 
-Report = Callable[[str], Awaitable[None]]
+TextCallback = Callable[[str], Awaitable[None]]
 """Called with each piece of an answer's text as it arrives, to send it as progress."""
 
 
 class _Model:
-    """The model of a provider, which is called with OpenAI's SDK. Call open() before ask().
+    """The model of a provider, which is called with OpenAI's SDK. Call open() before complete().
 
     provider: a key of PROVIDERS.
 
@@ -118,17 +121,19 @@ class _Model:
             raise ConcertinoError("config.model: expected the name of a model, got none")
         self._openai = openai = _import_sdk()
         self._client = openai.AsyncOpenAI(
-            api_key=_read_key(self.kind.key, environment),
+            api_key=_read_key(self.kind.key_variable, environment),
             base_url=config.get("base_url", self.kind.base_url),
             timeout=_read_positive(config, "timeout_s", ANSWER_S),
             max_retries=RETRIES,
         )
 
-    async def ask(self, chat: ChatStream, report: Report, **parameters: Any) -> ChatAnswer:
+    async def complete(
+        self, chat: ChatStream, on_text: TextCallback, **parameters: Any
+    ) -> ChatAnswer:
         """Send a chat completion to the model, and return the answer.
 
         chat: collects the chunks of the answer. It has the chunks so far if this method raises.
-        report: called with each piece of the answer's text as it arrives.
+        on_text: called with each piece of the answer's text as it arrives.
         parameters: the parameters of the chat completion, such as `model` and `messages`.
         Raises ToolError with the reason if there is no answer.
         """
@@ -156,12 +161,12 @@ class _Model:
             async with stream:
                 async for chunk in stream:
                     if text := chat.add(chunk):
-                        await report(text)
+                        await on_text(text)
         except openai.APITimeoutError:
             raise ToolError("TIMEOUT", "the answer of the model did not go on in time") from None
         except openai.APIConnectionError as exc:
             reason = exc.__cause__ or exc
-            text = f"the answer of the model ended before its end: {reason}"
+            text = f"the answer of the model is incomplete: {reason}"
             raise ToolError("INCOMPLETE", text) from None
         except openai.APIError as exc:
             raise _failure(openai, exc) from None
@@ -217,8 +222,11 @@ def _read_key(variable: str, environment: Mapping[str, str]) -> str:
         raise ConcertinoError(f"{variable}: {exc}") from None
 
 
-def _read_positive(config: Mapping[str, str], name: str, default: float) -> float:
-    """Return a setting that must be a positive number. Raises ConcertinoError if it is not."""
+def _read_positive(config: Mapping[str, str], name: str, default: float = 0.0) -> float:
+    """Return a setting that must be a positive number. Raises ConcertinoError if it is not.
+
+    default: the value of a setting that is missing.
+    """
     text = config.get(name, str(default))
     try:
         number = float(text)
@@ -238,10 +246,12 @@ def make_provider(name: str, id: str) -> Plugin:
     plugin = Plugin(id, description=f"Asks models: {name}.", provides_ai=[name])
     model, accounts = _Model(name), AiAccounts()
 
-    async def ask(request: Sampling, model_name: str, context: Context) -> ChatAnswer:
-        caller, pieces = str(context.meta.get("orchestra/caller") or "unknown"), 0
+    async def sample(request: Sampling, model_name: str, context: Context) -> ChatAnswer:
+        """Let a model answer a request, and count its tokens in the account of the caller."""
+        caller = str(context.meta.get("orchestra/caller") or "unknown")
+        pieces = 0
 
-        async def report(text: str) -> None:
+        async def send_progress(text: str) -> None:
             nonlocal pieces
             pieces += 1
             await context.progress(pieces, None, text)
@@ -256,8 +266,8 @@ def make_provider(name: str, id: str) -> Plugin:
         with accounts.count_call(caller, request.max_tokens) as (account, max_tokens):
             limit = {model.kind.limit: max_tokens}
             try:
-                return await model.ask(
-                    chat, report, model=model_name or model.name, **parameters, **limit
+                return await model.complete(
+                    chat, send_progress, model=model_name or model.name, **parameters, **limit
                 )
             finally:
                 input_tokens, output_tokens = chat.count_tokens()
@@ -275,7 +285,7 @@ def make_provider(name: str, id: str) -> Plugin:
         """Ask a model a question."""
         messages = [SamplingMessage("user", TextContent(prompt))]
         request = Sampling(messages, max_tokens, system_prompt=system_prompt or None)
-        answer = await ask(request, model, context)
+        answer = await sample(request, model, context)
         return answer.text or answer.refusal
 
     @plugin.tool
@@ -287,7 +297,7 @@ def make_provider(name: str, id: str) -> Plugin:
             sampling = convert(request, Sampling)
         except ValidationError as exc:
             raise ToolError("INVALID_REQUEST", f"request: {exc}") from None
-        return to_builtins(sampling_result(await ask(sampling, "", context)))
+        return to_builtins(sampling_result(await sample(sampling, "", context)))
 
     @plugin.tool
     def ai_usage() -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
@@ -297,8 +307,8 @@ def make_provider(name: str, id: str) -> Plugin:
     @plugin.on_boot
     async def open_model(config: dict[str, str]) -> None:  # pyright: ignore[reportUnusedFunction]
         # Without this setting, callers have no limit.
-        limit = _read_positive(config, "max_tokens_per_caller", float(2**53))
-        accounts.max_tokens = int(limit) if "max_tokens_per_caller" in config else None
+        if "max_tokens_per_caller" in config:
+            accounts.max_tokens = int(_read_positive(config, "max_tokens_per_caller"))
         # This runs in a thread, because importing the SDK takes about a second, and the program
         # that reads a secret may ask the user.
         await asyncio.to_thread(model.open, config, os.environ)

@@ -62,7 +62,7 @@ __all__ = [
 # The default period for which a new certificate is valid.
 VALID = timedelta(days=365)
 # A new certificate is valid from one minute ago, because the clocks of two machines differ.
-BACKDATED = timedelta(minutes=1)
+BACKDATE = timedelta(minutes=1)
 # The organization in each subject, and the common name of the authority.
 ORGANIZATION = "Orchestra"
 AUTHORITY = "Orchestra CA"
@@ -179,7 +179,7 @@ def ensure_certificate(
 
     - A missing certificate is issued, with the authority's key in the directory.
     - A certificate that has expired, or expires within 30 days, is renewed if the directory has the
-      authority's key. Without the key, it is returned unchanged.
+      authority's key. Without the key, it is returned unchanged, and may have expired.
 
     now: the time with which to compare; None for the current time.
     Raises CertificateError if a missing certificate cannot be issued, or a file cannot be used.
@@ -242,6 +242,8 @@ def _make_authority_certificate(key: Ed25519PrivateKey, valid: timedelta) -> x50
     """Return a new certificate of the authority, signed with its own key."""
     subject = _make_subject(AUTHORITY)
     usage = _make_key_usage(key_cert_sign=True, crl_sign=True)
+    # path_length: at most one authority may stand between this one and a certificate. concertino
+    # itself accepts none (verify()).
     return (
         _make_builder(subject, subject, key, valid)
         .add_extension(x509.BasicConstraints(ca=True, path_length=1), critical=True)
@@ -312,7 +314,7 @@ def _make_builder(
         .public_key(key.public_key())
         # Positive, at most 20 octets: RFC 5280 section 4.1.2.2.
         .serial_number(secrets.randbits(127) or 1)
-        .not_valid_before(now - BACKDATED)
+        .not_valid_before(now - BACKDATE)
         .not_valid_after(now + valid)
     )
 

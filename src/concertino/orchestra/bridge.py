@@ -21,7 +21,7 @@ from functools import partial
 from concertino.backend.interface import Notifier, SupportsEarlyOpening
 from concertino.errors import RpcError
 from concertino.orchestra.authority import ensure_certificate
-from concertino.orchestra.certificates import Certificates, default_folder
+from concertino.orchestra.certificates import HUB, Certificates, default_folder
 from concertino.orchestra.hub_backend import HubBackend
 from concertino.orchestra.link import check_hub_address, open_link
 from concertino.orchestra.pending_response import PendingResponse
@@ -48,7 +48,7 @@ class Bridge(HubBackend):
         address = "localhost:50100"
         bridge = Bridge(address, prepare_bridge(address))
 
-    address: unix:PATH, or HOST:PORT for QUIC.
+    address: HOST:PORT for QUIC, unix:PATH, or nats://HOST or tls://HOST for a NATS cluster.
     certificates: the result of prepare_bridge() for this address; None for a Unix socket.
     connected: called with the address each time that the bridge has connected to the hub.
     """
@@ -62,14 +62,12 @@ class Bridge(HubBackend):
     ) -> None:
         super().__init__(self._ask_over_link, self._forward_over_link, self._stream_over_link)
         self.address = address
-        # The hub's certificate has the name of its role, orchestrator.
-        self._open = partial(
-            open_link, address, certificates=certificates, name=NAME, expects="orchestrator"
-        )
+        self._open = partial(open_link, address, certificates=certificates, name=NAME, expects=HUB)
         self._connected = connected
-        self._hub: ReconnectingLink
+        # start() sets the following attributes. close() must not be called without it.
+        self._reconnecting: ReconnectingLink
         # The current connection to the hub; while the hub is down, the last one.
-        self._link: ForwardingConnection
+        self._connection: ForwardingConnection
         # Set when the first attempt to connect has succeeded or failed.
         self._first_attempt: asyncio.Event
         # Set after each connect, to fetch the lists at once: while the hub was down, they may have
@@ -88,11 +86,15 @@ class Bridge(HubBackend):
         if isinstance(outlet, SupportsEarlyOpening):
             outlet.open_early()
         self._first_attempt, self._refresh_now = asyncio.Event(), asyncio.Event()
-        self._hub = ReconnectingLink(self.address, self._connect, on_change=self._on_link_change)
-        self._hub.start()
+        self._reconnecting = ReconnectingLink(
+            self.address, self._connect, on_change=self._on_link_change
+        )
+        self._reconnecting.start()
         self._refresh_task = asyncio.get_running_loop().create_task(self._refresh_lists())
         try:
-            await asyncio.wait_for(self._first_attempt.wait(), FIRST_S)
+            # wait_for() of Python 3.11 ignores a cancellation that comes with the event.
+            async with asyncio.timeout(FIRST_S):
+                await self._first_attempt.wait()
         except TimeoutError:
             log.warning("%s: the hub does not answer yet; trying again", self.address)
 
@@ -101,29 +103,29 @@ class Bridge(HubBackend):
         await super().close()
         self._refresh_task.cancel()
         await asyncio.wait((self._refresh_task,))
-        await self._hub.close()
+        await self._reconnecting.close()
 
     # The functions with which HubBackend sends requests. While the hub is down, the functions for
     # forward and stream return None. HubBackend then calls _ask_over_link(), which raises
     # Disconnected with the reason.
 
     def _ask_over_link(self, request: PluginRequest, timeout_s: float) -> Awaitable[PluginResponse]:
-        return self._hub.request(request, timeout_s)
+        return self._reconnecting.request(request, timeout_s)
 
     def _forward_over_link(self, request: bytes, timeout_s: float) -> PendingResponse | None:
-        return self._link.forward(request, timeout_s) if self._hub.is_up else None
+        return self._connection.forward(request, timeout_s) if self._reconnecting.is_up else None
 
     def _stream_over_link(self, request: PluginRequest, timeout_s: float) -> ResponseStream | None:
-        return self._link.stream(request, timeout_s) if self._hub.is_up else None
+        return self._connection.stream(request, timeout_s) if self._reconnecting.is_up else None
 
     async def _connect(self) -> RpcConnection:
         """Connect to the hub. ReconnectingLink calls this method for each attempt."""
         try:
-            self._link = link = await self._open()
+            self._connection = connection = await self._open()
         except BaseException:
             self._first_attempt.set()
             raise
-        return link
+        return connection
 
     def _on_link_change(self, is_up: bool) -> None:
         """After a connect, end the wait of start(), and let _refresh_lists() fetch the lists."""
@@ -136,12 +138,12 @@ class Bridge(HubBackend):
     async def _refresh_lists(self) -> None:
         """Fetch the lists that a client has requested, after each connect and every REFRESH_S."""
         while True:
-            # wait_for() of Python 3.11 ignores a cancellation that comes with the event.
+            # Not wait_for(), see start().
             with suppress(TimeoutError):
                 async with asyncio.timeout(REFRESH_S):
                     await self._refresh_now.wait()
             self._refresh_now.clear()
-            if not self._hub.is_up:
+            if not self._reconnecting.is_up:
                 continue
             try:
                 await self.refresh()
@@ -156,7 +158,7 @@ def prepare_bridge(
 
     Issues the certificate of the bridge if it is missing, and renews it if it expires soon or has
     expired. Both need the key of the certificate authority, which is in `folder`.
-    address: the hub's address: HOST:PORT, unix:PATH, or nats://HOST.
+    address: HOST:PORT for QUIC, unix:PATH, or nats://HOST or tls://HOST for a NATS cluster.
     folder: the directory of certificates; None for ~/.orchestra/certs.
     Raises ValueError for a malformed address. Raises CertificateError if there is no valid
     certificate, and `folder` does not have the key of the authority.

@@ -96,8 +96,11 @@ def default_folder() -> Path:
 def check_name(name: str) -> str:
     """Return the name unchanged if it is a valid name of a certificate and its files.
 
-    Raises CertificateError for any other name, and for "ca", the name of the authority's files.
+    A valid name has 1 to 64 letters, digits, `.`, `_` and `-`. It begins with a letter or digit,
+    has no `..`, and is not `ca`, the name of the authority's files.
+    Raises CertificateError for any other name.
     """
+    # Names with ".." could be taken for paths.
     if NAME.fullmatch(name) is None or name == "ca" or ".." in name:
         raise CertificateError(
             f"{name!r} is not a valid name of a certificate: "
@@ -107,9 +110,10 @@ def check_name(name: str) -> str:
 
 
 def is_reserved_name(name: str) -> bool:
-    """Return whether no plugin may have this id, because it is the name of another certificate.
+    """Return whether a certificate has this name that is not a plugin's, so that no plugin may.
 
-    These are the names for hubs, NATS servers, HTTP front ends, and plugins as clients.
+    These are the certificates of hubs, NATS servers and HTTP front ends, and PLUGIN-client, with
+    which a plugin connects to a hub.
     """
     names = (HUB, NATS_SERVER, FRONT_END)
     return name in names or name.startswith(f"{HUB}-to-") or name.endswith("-client")
@@ -436,6 +440,7 @@ def verify(
 
 
 def _check_time(certificate: x509.Certificate, label: str, now: datetime) -> None:
+    """Do the same as check_dates() for a peer, who has no file and needs no advice."""
     if now > certificate.not_valid_after_utc:
         raise CertificateError(f"{label} expired {_format_time(certificate.not_valid_after_utc)}")
     if now < certificate.not_valid_before_utc:

@@ -50,6 +50,14 @@ class ChatAnswer(Struct, frozen=True):
     refusal: str = ""
 
 
+class _PartialCall(Struct):
+    """A tool call in the answer, as far as it has arrived. The arguments are JSON."""
+
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
 class ChatStream:
     """Joins the chunks in which a model sends its answer to a chat completion.
 
@@ -67,8 +75,8 @@ class ChatStream:
         self._parameters = parameters
         self._texts: list[str] = []
         self._refusals: list[str] = []
-        # The index of a tool call in the answer -> its id, name and arguments as far as received.
-        self._calls: dict[int, list[str]] = {}
+        # The index of a tool call in the answer -> the call.
+        self._calls: dict[int, _PartialCall] = {}
         self._model = self._finish = ""
         # The SDK's object with the numbers of tokens, from the last chunk. Its type is Any, because
         # the SDK may not be installed.
@@ -89,19 +97,22 @@ class ChatStream:
             text = delta.content or ""
             self._texts.append(text)
             self._refusals.append(delta.refusal or "")
-            for call in delta.tool_calls or ():
-                parts = self._calls.setdefault(call.index, ["", "", ""])
-                parts[0] = call.id or parts[0]
-                if call.function is not None:
-                    parts[1] += call.function.name or ""
-                    parts[2] += call.function.arguments or ""
+            for piece in delta.tool_calls or ():
+                call = self._calls.setdefault(piece.index, _PartialCall())
+                call.id = piece.id or call.id
+                if piece.function is not None:
+                    call.name += piece.function.name or ""
+                    call.arguments += piece.function.arguments or ""
         return text
 
     def end(self) -> ChatAnswer:
         """Return the answer, after the last chunk. Raises ToolError if it is not complete."""
         if not self._finish:
-            raise ToolError("INCOMPLETE", "the answer of the model ended before its end")
-        calls = [(call[0], call[1], call[2]) for _, call in sorted(self._calls.items())]
+            raise ToolError("INCOMPLETE", "the answer of the model is incomplete")
+        calls = [
+            (call.id, call.name, call.arguments)
+            for _, call in sorted(self._calls.items(), key=lambda item: item[0])
+        ]
         refusal = "".join(self._refusals)
         return ChatAnswer(
             model=self._model,
@@ -114,10 +125,9 @@ class ChatStream:
     def count_tokens(self) -> tuple[int, int]:
         """Return how many tokens the request has, and how many the answer has so far.
 
-        - If the provider has refused the request, both numbers are 0.
-        - Usually, the provider's last chunk contains the numbers.
-        - If this chunk is missing, for example because the stream was cancelled, the numbers are
-          estimates.
+        Usually, the provider's last chunk contains the numbers. Without this chunk, for example
+        because the stream was cancelled, the numbers are estimates; after a refusal of the
+        provider, both are 0.
         """
         if self._usage is not None:
             return self._usage.prompt_tokens or 0, self._usage.completion_tokens or 0
@@ -125,7 +135,8 @@ class ChatStream:
             return 0, 0
         # The provider has produced the tokens of a cancelled answer, too. They must count, so that
         # a caller does not get answers for nothing by cancelling them.
-        parts = [*self._texts, *self._refusals, *("".join(call) for call in self._calls.values())]
+        parts = [*self._texts, *self._refusals]
+        parts += [call.id + call.name + call.arguments for call in self._calls.values()]
         return estimate("\n".join(_find_texts(self._parameters))), estimate("".join(parts))
 
 
@@ -195,6 +206,7 @@ def _chat_messages(message: SamplingMessage) -> list[dict[str, Any]]:
         for block in blocks
         if isinstance(block, ToolResultContent)
     ]
+    # By the specification, a message with results of tools has no other content.
     if results:
         return results
     calls = [
@@ -244,6 +256,7 @@ def sampling_result(answer: ChatAnswer) -> CreateMessageResult:
     reason = STOP_REASONS.get(answer.finish_reason, answer.finish_reason)
     if answer.refusal:
         reason = "refusal"
+    # Revisions before 2025-11-25 know only a single block.
     if len(content) != 1:
         return CreateMessageResult("assistant", content, answer.model, reason)
     return CreateMessageResult("assistant", content[0], answer.model, reason)

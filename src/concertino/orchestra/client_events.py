@@ -4,9 +4,9 @@ A hub runs plugins, and passes on the events that they publish. A HubBackend (hu
 the tools of these plugins to MCP clients. Its clients get two kinds of events:
 
 - When a stored document or a resource of an MCP server changes, clients that have subscribed to it
-  get notifications/resources/updated. An MCP server reports changes only to the plugin that runs
-  it, and only if this plugin has subscribed. So ClientEvents regularly publishes an event with the
-  URIs to which clients have subscribed, for these plugins (mcp_updates.py).
+  get notifications/resources/updated. The plugin that runs the MCP server must subscribe to the
+  resource there (mcp_updates.py). For this, ClientEvents publishes an event with the URIs to which
+  clients have subscribed, every 30 s.
 - In revisions of MCP before 2026-07-28, a client may declare the experimental capability
   `orchestra/events` with a list of topics. It gets the events of these topics as
   `notifications/event`, with the fields that the Go implementation sends.
@@ -46,7 +46,15 @@ from concertino.orchestra.storage import DEFAULT_STORAGE, RESOURCES
 from concertino.orchestra.streams import WINDOW_BYTES, ResponseStream
 from concertino.orchestra.structs import InvalidStruct, unpack
 
-__all__ = ["FORGET_S", "RETRY_S", "STREAM_S", "WATCHED_TOPIC", "ClientEvents", "OpenStream"]
+__all__ = [
+    "FORGET_S",
+    "RETRY_S",
+    "STREAM_S",
+    "WATCHED_TOPIC",
+    "ClientEvents",
+    "OpenStream",
+    "SendRequest",
+]
 
 log = logging.getLogger("concertino.orchestra")
 
@@ -72,22 +80,21 @@ MAX_WATCHED = 1000
 
 # Functions that send a request to the hub. The second argument is the time limit in seconds.
 # OpenStream returns None while the hub is down.
-Ask = Callable[[PluginRequest, float], Awaitable[PluginResponse]]
+SendRequest = Callable[[PluginRequest, float], Awaitable[PluginResponse]]
 OpenStream = Callable[[PluginRequest, float], ResponseStream | None]
 
 
 class ClientEvents:
     """Sends the events of a hub to MCP clients. A HubBackend owns it, and calls close() at the end.
 
-    ask: sends a request to the hub, and returns the response. The second argument is the time limit
-        in seconds.
-    open_stream: sends a stream_start, which begins a stream of events, to the hub. The second
-        argument is the time limit of the stream in seconds. Returns an async generator of the
-        responses; None while the hub is down.
+    send: called with a PluginRequest and a time limit in seconds. Sends the request to the hub, and
+        returns the PluginResponse.
+    open_stream: called with a PluginRequest that has a stream_start, and the time limit of the
+        stream in seconds. Returns an async generator of the responses; None while the hub is down.
     """
 
-    def __init__(self, ask: Ask, open_stream: OpenStream) -> None:
-        self._ask = ask
+    def __init__(self, send: SendRequest, open_stream: OpenStream) -> None:
+        self._send = send
         self._open_stream = open_stream
         # Notifies the clients of changed resources; None before start().
         self._outlet: Notifier | None = None
@@ -118,7 +125,7 @@ class ClientEvents:
         """
         before = _server_uris(self._watched)
         self._watched = uris
-        self._update()
+        self._start_or_stop_reading()
         # Tell the plugins about resources of MCP servers. The hub itself reports changes of stored
         # documents.
         now = _server_uris(uris)
@@ -128,8 +135,9 @@ class ClientEvents:
             self._publishing = asyncio.get_running_loop().create_task(self._publish_uris(now))
 
     def on_call(self, context: Context) -> None:
-        """Send events to the client of a call from now on, if its capabilities name topics.
+        """Send events to the client of a call from now on, if it wants some.
 
+        The experimental capability `orchestra/events` of such a client names the topics.
         HubBackend calls this method for all calls but `tools/call`, which must be fast.
         context: the context of the call, which has the client's capabilities.
         """
@@ -140,14 +148,14 @@ class ClientEvents:
         if topics:
             self._topics[session] = topics
             session.closed.add_done_callback(lambda _: self._forget(session))
-            self._update()
+            self._start_or_stop_reading()
 
     def _forget(self, session: CallerSession) -> None:
         """Send no more events to a session, because it is closed."""
         self._topics.pop(session, None)
-        self._update()
+        self._start_or_stop_reading()
 
-    def _update(self) -> None:
+    def _start_or_stop_reading(self) -> None:
         """Start the task that reads events if a client needs them, and end it if none does."""
         is_needed = bool(self._watched or self._topics)
         if is_needed and self._task is None:
@@ -174,7 +182,8 @@ class ClientEvents:
         payload = {"watcher": self._id, "uris": uris}
         while True:
             try:
-                await self._ask(publish_request(WATCHED_TOPIC, payload, "", ""), PUBLISH_S)
+                request = publish_request(WATCHED_TOPIC, payload, type="", source="")
+                await self._send(request, PUBLISH_S)
             except ConcertinoError as exc:
                 log.debug("the hub does not know the subscriptions of clients now: %s", exc)
             else:
@@ -251,7 +260,9 @@ def _wanted_topics(capabilities: Mapping[str, Any]) -> frozenset[str]:
     if not isinstance(experimental, Mapping):
         return frozenset()
     capability = cast("Mapping[str, object]", experimental).get(CAPABILITY)
-    topics = cast("Mapping[str, object]", capability).get("topics") if capability else None
+    if not isinstance(capability, Mapping):
+        return frozenset()
+    topics = cast("Mapping[str, object]", capability).get("topics")
     if not isinstance(topics, list):
         return frozenset()
     return frozenset(item for item in cast("list[object]", topics) if isinstance(item, str))

@@ -73,6 +73,7 @@ class ClusterOffers:
             item.id: item for item in plugins if item.entry.offer and item.state == "running"
         }
         for id, offer in list(self._offers.items()):
+            # A plugin that was removed and added again is a new object with the same id.
             if running.get(id) is not offer.plugin:
                 # Calls in progress may run until their time limit.
                 self._start(self._offers.pop(id).close(CALL_S))
@@ -90,7 +91,11 @@ class ClusterOffers:
         task.add_done_callback(self._tasks.discard)
 
     def withdraw(self) -> None:
-        """Stop accepting calls of any plugin. Calls in progress go on."""
+        """Stop accepting calls of the plugins that are offered now. Calls in progress go on.
+
+        Call this before close(). update() does not offer a plugin again while it goes on running.
+        """
+        # The offers stay in `_offers`, so that update() does not make new ones.
         for offer in self._offers.values():
             offer.leave()
 
@@ -139,6 +144,7 @@ class _Offer:
         """Announce the plugin again if its tools or prompts have changed."""
         if self.plugin.features is not self._features:
             self._features = self.plugin.features
+            # The changed tools may accept streams.
             self._calls.forget()
             self._listener.announce(_manifest(self.plugin))
 
@@ -154,11 +160,17 @@ class _Offer:
             self._calls.cancel()
 
     async def find_tool(self, name: str, ai: str, peer: RemotePeer) -> PluginProcess:
-        """Return this plugin for every call: the hub that has sent the call has chosen it."""
+        """Return this plugin for every call, because the hub that sends the call has chosen it.
+
+        The arguments are those of ToolFinder (hub_calls.py), and are not used.
+        """
         return self.plugin
 
     def explain_missing_tool(self, name: str, ai: str) -> str:
-        """Return a sentence that says that this plugin does not have the tool."""
+        """Return a sentence that says that this plugin does not have the tool.
+
+        ai: not used; see ToolFinder (hub_calls.py).
+        """
         return f"{self.plugin.id} has no tool {name!r}"
 
     async def _answer(

@@ -45,7 +45,7 @@ from concertino.orchestra.routes import PluginFeatures
 from concertino.orchestra.rpc_interface import TIMEOUT_S, RelayHandler, RequestHandler
 from concertino.orchestra.streams import ResponseStream
 
-__all__ = ["ClusterPlugin", "ClusterPlugins", "HubCluster"]
+__all__ = ["ClusterPlugin", "HubCluster", "PluginDiscovery"]
 
 log = logging.getLogger("concertino.hub")
 
@@ -94,7 +94,7 @@ class HubCluster:
         self._on_change = on_change
         self._cluster: NatsCluster | None = None
         self._listener: NatsListener | None = None
-        self._plugins: ClusterPlugins | None = None
+        self._plugins: PluginDiscovery | None = None
         self._offers: ClusterOffers | None = None
 
     @property
@@ -118,7 +118,9 @@ class HubCluster:
         self._listener = NatsListener(self._cluster, HUB, answer, relay)
         await self._listener.wait_accepted()
         self._offers = ClusterOffers(self._cluster)
-        self._plugins = ClusterPlugins(self._cluster, lambda id: id in self._own(), self._on_change)
+        self._plugins = PluginDiscovery(
+            self._cluster, lambda id: id in self._own(), self._on_change
+        )
         await self._plugins.open()
         return self._cluster
 
@@ -164,11 +166,13 @@ class ClusterPlugin:
     features: the tools, prompts and types of storage that the plugin offers.
     workers: worker id -> the time of the worker's last announcement, by the clock of the event
         loop.
-    manifests: worker id -> the serialized manifest that the worker has announced. A worker is
-        missing if its manifest was not used for `features`. Workers of one plugin may have
-        different manifests, for example because they run different versions.
+    manifests: worker id -> the serialized manifest that the worker has announced. It has only
+        workers whose manifest was used for `features`. Workers of one plugin may have different
+        manifests, for example because they run different versions.
     """
 
+    # For HubPlugin and PluginProvider (routes.py): workers are never a Go plugin, and the hub's own
+    # plugins have precedence.
     uses_quic = False
     is_local = False
 
@@ -204,7 +208,8 @@ class ClusterPlugin:
             manifest=parsed,
             tools=tools.list_tools.tools,
             prompts=prompts.list_prompts.prompts,
-            # A hub that offers the plugin names no storage, but another worker may.
+            # A hub that offers the plugin names no storage, because documents are on one machine
+            # only. Another worker may name some.
             storage=frozenset(name for item in manifests for name in item.provides_storage),
         )
 
@@ -212,29 +217,31 @@ class ClusterPlugin:
         """Store a worker's manifest. Returns whether fetch() must be called with the manifest.
 
         fetch() must be called if the worker has changed its manifest, or if the worker is new and
-        no other worker has the same manifest.
+        no other worker has the same manifest. If 16 other manifests are stored, this method stores
+        nothing and returns False.
         worker: the id of the worker.
         manifest: the serialized manifest.
         """
         before = self.manifests.get(worker)
         if before == manifest:
             return False
-        # Workers with the same manifest share one copy of it.
-        known = {item: item for item in self.manifests.values()}
-        if manifest not in known and len(known) >= MAX_MANIFESTS:
+        # Manifest -> the same manifest: workers with equal manifests share one copy.
+        copies = {item: item for item in self.manifests.values()}
+        is_known = manifest in copies
+        if not is_known and len(copies) >= MAX_MANIFESTS:
             return False
-        self.manifests[worker] = known.get(manifest, manifest)
-        return before is not None or manifest not in known
+        self.manifests[worker] = copies.get(manifest, manifest)
+        return before is not None or not is_known
 
     def forget_manifest(self, worker: str) -> None:
         """Forget the manifest of a worker that has left.
 
-        If no other worker has the same manifest, forget all manifests. add_manifest() then returns
-        True for the next announcement, so that `features` is fetched again.
+        If no other worker has the same manifest, forgets all manifests, because `features` may
+        contain tools and prompts that only this worker had. add_manifest() then returns True for
+        the next announcement, so that `features` is fetched again.
         worker: the id of the worker.
         """
         manifest = self.manifests.pop(worker, None)
-        # `features` may contain tools and prompts that only this worker had.
         if manifest not in self.manifests.values():
             self.manifests.clear()
 
@@ -291,7 +298,7 @@ class ClusterPlugin:
         await self._link.close("the plugin has left the cluster")
 
 
-class ClusterPlugins:
+class PluginDiscovery:
     """Finds the plugins of a cluster. Create it on an event loop, then call open().
 
     cluster: the connection to the NATS servers.

@@ -65,11 +65,12 @@ class ClusterWorker:
         settings: the configuration for the on_boot functions.
         Returns the address of the plugin in the cluster, for messages.
         Raises ConcertinoError if an on_boot function fails, and the exceptions of open_cluster(),
-        such as Disconnected if no server can be reached.
+        such as Disconnected if no server can be reached. Call close() after an error, too.
         """
         name = self._plugin.name
         request = PluginRequest(boot=BootRequest(config=settings))
         response = await self._plugin.answer(request, THIS_PROCESS)
+        # answer() returns a stream only for a stream_start.
         if isinstance(response, PluginResponse) and not response.boot.ready:
             raise ConcertinoError(f"{name} cannot start: {response.boot.error}")
 

@@ -52,7 +52,7 @@ class EmbeddedHub(HubBackend):
 
     def __init__(self, file: PluginsFile, *, trust: bool = False, poll_s: float = POLL_S) -> None:
         # No function to forward serialized calls is needed, because there is no connection to the
-        # hub: `ask` calls the hub directly.
+        # hub: `send` calls the hub directly.
         super().__init__(self._ask_hub, stream=self._stream_from_hub)
         self.cluster: str | None = None
         self._file = file
@@ -67,9 +67,10 @@ class EmbeddedHub(HubBackend):
 
         outlet: passes notifications on to the MCP clients.
         Raises OSError, ValueError or CertificateError if the hub cannot listen, and Disconnected if
-        the hub cannot reach its cluster.
+        the hub cannot reach its cluster. The hub is then stopped, so close() need not be called.
         """
         await super().start(outlet)
+        # The notes are the warnings about the file, and the plugins that are not enabled.
         self._file.log_notes(log)
         self._hub = Hub(self._file, is_private=True, cluster=self.cluster, stop_s=STOP_S)
         # refresh() notifies the clients only of lists that have changed since a client got them.

@@ -46,7 +46,7 @@ def storage_failure(
     """Return the response to a failed storage request.
 
     id: the request id.
-    kind: the name of the only field that is set in the PluginRequest, such as "storage_read".
+    kind: request.WhichOneof("request"), such as `storage_read`.
     code: the reason, for programs. The response to a storage_write does not contain it.
     message: the reason, for users.
     """
@@ -58,4 +58,5 @@ def storage_failure(
         return PluginResponse(request_id=id, storage_write=StorageWriteResponse(error=message))
     if kind == "storage_delete":
         return PluginResponse(request_id=id, storage_delete=StorageDeleteResponse(failure=failure))
+    # The only other storage request is storage_list.
     return PluginResponse(request_id=id, storage_list=StorageListResponse(failure=failure))

@@ -16,9 +16,9 @@ __all__ = ["FirstStart"]
 # Both limits are seconds of processor time, because a start takes longer on a loaded machine.
 #
 # Plugins over QUIC start one after the other. When a plugin has used this much processor time, the
-# next plugin starts even if the first is not ready. The time is long enough for Go programs, which
-# may depend on the order of starts: they are ready after 0.03 s. It is shorter than the 0.2 s that
-# programs of this package need over QUIC, so that they do not wait for each other's whole start.
+# next plugin starts even if the first is not ready. Go programs, which may depend on the order of
+# starts, are ready before: after 0.03 s. Programs of this package need 0.2 s over QUIC, and with
+# this limit they do not wait for each other's whole start.
 NEXT_S = 0.1
 # When a plugin has used this much processor time and is not ready, calls that another plugin can
 # answer no longer wait for it.
@@ -34,19 +34,16 @@ class FirstStart:
         plugin.
 
     Attributes:
-    settled: an event that is set when requests should no longer wait for the plugin:
-        - Nobody should wait for the start any more: see `over`.
-        - The plugin sleeps, and so uses no processor time (idleness.py).
-        - A request has waited START_S (start_waits.py) for the plugin.
-    over: an event that is set when nobody should wait for this start any more:
-        - The plugin has started, or has failed to start.
-        - The plugin takes too long to boot (SLOW_BOOT_S in plugin_run.py).
-        - A plugin on which this one depends has failed to start.
-    lets_next_start: an event that is set when the next plugin over QUIC may start: this start is
-        settled, or this plugin has used NEXT_S of processor time.
-    is_late: whether the plugin has used LATE_S of processor time and was not ready then. Calls that
-        another plugin can answer do not wait for such a plugin.
     has_run: an event that is set when the plugin runs for the first time.
+    over: an event that is set when nobody should wait for this start any more. The plugin has run,
+        has failed to start or takes too long to boot, or a plugin on which it depends has failed to
+        start.
+    settled: an event that is set when requests should no longer wait for the plugin: `over` is set,
+        the plugin uses no processor time (idleness.py), or a request has waited 15 s.
+    lets_next_start: an event that is set when the next plugin over QUIC may start: `settled` is
+        set, or this plugin has used 0.1 s of processor time.
+    is_late: whether the plugin has used 0.4 s of processor time and was not ready then. Calls that
+        another plugin can answer do not wait for such a plugin.
     """
 
     def __init__(self, on_change: Callable[[], None], previous: FirstStart | None = None) -> None:
@@ -64,8 +61,8 @@ class FirstStart:
         """Wait until the dependencies have run, and until the previous plugin lets this one start.
 
         dependencies: plugin id -> first start, for each plugin that must have run before.
-        on_failure: called with the id of a dependency that has failed to start. The method goes on
-            waiting then, because the hub starts the dependency again.
+        on_failure: called with the id of a dependency that has failed to start. This method then
+            sets `over`, but goes on waiting, because the hub starts the dependency again.
         """
         for id, other in dependencies.items():
             await other.settled.wait()
@@ -74,7 +71,8 @@ class FirstStart:
             if not other.has_run.is_set():
                 self.settle()
             await other.over.wait()
-            # The dependency has failed to start. So this first start has failed, too.
+            # The dependency has failed to start. Nobody else should wait for this plugin now,
+            # although this method does.
             if not other.has_run.is_set():
                 on_failure(id)
                 self.end()

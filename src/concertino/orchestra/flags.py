@@ -12,8 +12,9 @@ __all__ = ["add_flags"]
 
 
 def add_flags(parser: ArgumentParser) -> None:
-    """Add the flags to a parser.
+    """Add --listen-addr, --orchestrator-addr, --cluster, --config, --certs-dir and --manifest.
 
+    parser: the parser of the program of a plugin.
     Source: the Orchestra plugin protocol, "SDK".
     """
     parser.add_argument(

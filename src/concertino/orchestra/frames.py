@@ -29,7 +29,7 @@ class FrameTooLarge(ProtocolError):
 
 
 def encode_frame(payload: bytes) -> bytes:
-    """Return the frame of a payload: its length, then the payload.
+    """Return the frame of a payload: its length (4 bytes, big-endian), then the payload.
 
     Raises FrameTooLarge if the payload is longer than MAX_FRAME_BYTES.
     """

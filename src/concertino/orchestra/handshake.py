@@ -30,6 +30,7 @@ from concertino.orchestra.authority import (
     ensure_certificate,
 )
 from concertino.orchestra.certificates import CertificateError, Certificates, Identity, Side, verify
+from concertino.orchestra.frames import MAX_FRAME_BYTES
 from concertino.transports.addresses import is_loopback
 
 try:
@@ -67,15 +68,15 @@ STREAMS = 100
 # larger datagrams.
 DATAGRAM_BYTES = 1452
 # The largest datagram that is sent to a loopback address, if the peer accepts it. Large packets
-# save CPU time, because a packet costs about the same whatever its size (decision 0135). aioquic
-# could write up to 16,383 bytes. But 16,000 bytes saved only 3 us more of 70, and a burst of 16
-# such packets would block the event loop for twice as long.
+# save CPU time, because a packet costs about the same whatever its size. Larger ones than this save
+# little more (decision 0135).
 LOOPBACK_DATAGRAM_BYTES = 8192
 # A connection ends after this time without a packet, in seconds.
 IDLE_S = 30.0
 # Flow control: how many bytes the peer may send, on one stream and on one connection, before this
-# process has read them. The longest frame fits into the window of one stream.
-STREAM_WINDOW = 2**20 + 16 * 2**20
+# process has read them. The longest frame and its header fit into the window of one stream, so that
+# a sender need not wait for a larger window in the middle of a frame.
+STREAM_WINDOW = MAX_FRAME_BYTES + 2**20
 CONNECTION_WINDOW = 64 * 2**20
 # The QUIC error codes for TLS alerts, RFC 9000 section 20.1.
 CRYPTO_ERROR = range(0x100, 0x200)
@@ -126,6 +127,7 @@ def require_peer_certificate(
     private._local_max_streams_bidi = Limit(
         QuicFrameType.MAX_STREAMS_BIDI, "max_streams_bidi", STREAMS
     )
+    # The plugin protocol uses only streams in both directions.
     private._local_max_streams_uni = Limit(QuicFrameType.MAX_STREAMS_UNI, "max_streams_uni", 0)
     # The connection creates its TLS context in _initialize(), when it sends or receives first.
     initialize = private._initialize
@@ -260,6 +262,7 @@ def ensure_strict() -> None:
     Raises RuntimeError if the server accepts such a client, or refuses a client with a valid
     certificate.
     """
+    # Each identity has an authority of its own, so `unknown` is not valid for `ours`.
     ours, unknown = create_temporary_identity("self-test"), create_temporary_identity("self-test")
     if not _is_accepted(ours, ours):
         raise RuntimeError("the QUIC library refuses a valid certificate; install aioquic 1.7")

@@ -66,9 +66,9 @@ MAX_NAMED = 5
 # processor time, or has taken so long that requests no longer wait for the plugin
 # (FirstStart.settled).
 LIST_REQUESTS = ("list_tools", "list_prompts", "list_events", "storage_list")
-EVENT_KINDS = ("publish", "subscribe", "unsubscribe", "list_events")
+EVENT_REQUESTS = ("publish", "subscribe", "unsubscribe", "list_events")
 # Requests that one plugin answers, apart from tool calls.
-STORED_KINDS = ("prompt_get", "storage_read", "storage_write", "storage_delete")
+PROVIDER_REQUESTS = ("prompt_get", "storage_read", "storage_write", "storage_delete")
 
 
 class Hub:
@@ -89,14 +89,13 @@ class Hub:
         plugins that it finds there, and offers its own plugins to the other hubs of the cluster.
         None for the address in the file; without one, the hub joins no cluster.
     stop_s: how long all plugins together may take to end by themselves, in seconds. The processes
-        that are still running then are killed, which takes at most as long again.
+        that are still running then are killed, which takes at most stop_s more.
 
     Attributes:
     on_change: called with "tools" or "prompts" when the hub's list of tools or prompts has changed;
         None if nobody needs to know.
     withheld: plugin id -> reason, for each plugin whose change in the file is not applied yet, for
-        example because the user has not approved the change. A plugin of this dict is not started,
-        or still runs as before the change. PluginsReload (plugins_reload.py) sets it.
+        example because the user has not approved the change. PluginsReload sets it.
     """
 
     def __init__(
@@ -113,8 +112,8 @@ class Hub:
         self.withheld: Mapping[str, str] = {}
         certificates = Certificates(certs_dir or file.certs_dir or default_folder())
         # Overrides the directory of certificates in the entries of bridges to other hubs; None
-        # overrides nothing. _adapt() changes copies of the entries, because the user approves an
-        # entry as it is in the file, however the hub was started.
+        # overrides nothing. The user's approval is for the entries in the file, so _adapt() changes
+        # only copies.
         self._certs_dir = str(certificates.folder) if certs_dir else None
         cluster = cluster or file.cluster
         self._cluster: HubCluster | None = None
@@ -195,7 +194,7 @@ class Hub:
         """End all plugins, and stop listening. A plugin ends before the plugins it depends on.
 
         The plugins have stop_s seconds to end by themselves. Then their processes are killed, which
-        takes at most as long again.
+        takes at most stop_s more.
         """
         # First make the other hubs of the cluster send no more calls. Close the connections last,
         # because a plugin may still call other plugins while it ends.
@@ -239,18 +238,18 @@ class Hub:
         return [entry.with_certs_dir(self._certs_dir) for entry in entries]
 
     async def restart_plugin(self, id: str) -> None:
-        """End a plugin's process after its calls, and start the program again.
+        """End a plugin's process, and start the program again.
 
-        Waits until the new process has started or failed, at most 15 seconds after the end of the
-        old one.
-        id: a key of `plugins`.
+        The process gets stop_s seconds for its calls in progress. Then waits at most 15 seconds
+        until the new process has started or failed: see `plugins[id].state`.
+        id: a key of `plugins`; KeyError for any other id.
         """
         await self._plugins.restart_plugin(id)
 
     async def stop_plugin(self, id: str) -> None:
         """End a plugin, and wait for its end. Only restart_plugin() starts it again.
 
-        id: a key of `plugins`.
+        id: a key of `plugins`; KeyError for any other id.
         """
         await self._plugins.stop_plugin(id)
 
@@ -306,11 +305,11 @@ class Hub:
         """
         kind = request.WhichOneof("request") or "nothing"
         # For a tool call, find_tool() checks the files.
-        if kind in LIST_REQUESTS or kind in STORED_KINDS:
-            await self._check_saves()
+        if kind in LIST_REQUESTS or kind in PROVIDER_REQUESTS:
+            await self._replace_changed_plugins()
         return await self._answer(request, kind, peer)
 
-    async def _check_saves(self) -> None:
+    async def _replace_changed_plugins(self) -> None:
         """Begin to replace the plugins whose watched files have changed.
 
         Called before a request is answered, so that the request waits for the changed program.
@@ -339,9 +338,9 @@ class Hub:
             if name == RESOURCES:
                 return await self._answer_resources(request, kind, peer)
             plugin = self.routes.storage.get(name)
-            # While plugins start, the provider may not be known yet, so wait for it. A request for
-            # a list has already waited for all plugins above.
-            if not self._waits.are_over and kind not in LIST_REQUESTS:
+            # While plugins start, the provider may not be known yet, so wait for it. For requests
+            # for lists, wait_settled() has waited for all plugins.
+            if kind not in LIST_REQUESTS and not self._waits.are_over:
                 plugin = await self._waits.find_provider(
                     lambda: self.routes.storage.get(name), peer
                 )
@@ -352,7 +351,7 @@ class Hub:
             return self._register(request.register, peer)
         if kind == "health":
             return PluginResponse(health=self._health())
-        if kind in EVENT_KINDS:
+        if kind in EVENT_REQUESTS:
             return await self._answer_event(request, kind, peer)
         return error_response(
             request.request_id, "unknown_request", f"the hub does not answer {kind}"
@@ -366,7 +365,7 @@ class Hub:
     async def _answer_event(
         self, request: PluginRequest, kind: str, peer: RemotePeer
     ) -> PluginResponse:
-        """Answer a request about events. kind: one of EVENT_KINDS."""
+        """Answer a request about events. kind: one of EVENT_REQUESTS."""
         if kind == "list_events":
             topics = self._events.topics(self._manifests())
             return PluginResponse(list_events=ListEventsResponse(topics=topics))
@@ -433,7 +432,7 @@ class Hub:
         peer: the sender of the call. The call of a plugin that is itself starting does not wait,
             because two plugins could wait for each other.
         """
-        await self._check_saves()
+        await self._replace_changed_plugins()
         if self._waits.are_over:
             return self.routes.find_tool(name, ai)
         plugin = await self._waits.find_provider(lambda: self.routes.find_tool(name, ai), peer)

@@ -17,7 +17,7 @@ import sys
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Raw, Struct
 
@@ -31,7 +31,9 @@ from concertino.errors import (
     ProtocolError,
     RpcError,
 )
-from concertino.orchestra.client_events import ClientEvents
+from concertino.orchestra.client_events import ClientEvents, SendRequest
+from concertino.orchestra.hub_calls import CALL_S
+from concertino.orchestra.list_changes import ListName
 from concertino.orchestra.mcp_events import CAPABILITIES, McpEvents
 from concertino.orchestra.pending_response import PendingResponse
 from concertino.orchestra.plugin_messages import (
@@ -78,18 +80,10 @@ from concertino.types.resources_and_prompts import (
 )
 from concertino.types.results import Implementation, ListToolsResult
 
-__all__ = ["CALL_S", "AskHub", "HubBackend"]
+__all__ = ["HubBackend"]
 
 log = logging.getLogger("concertino.orchestra")
 
-AskHub = Callable[[PluginRequest, float], Awaitable[PluginResponse]]
-"""Sends a request to the hub, with a time limit in seconds, and returns the response.
-
-Raises ConcertinoError if there is no response."""
-
-ListName = Literal["tools", "prompts"]
-# Time limit of a tool call, in seconds. A hub gives a plugin the same time (hub_calls.py).
-CALL_S = 600.0
 # The value of _CachedList.sent after a client has got an error instead of a list.
 NO_LIST = b"the list could not be fetched"
 
@@ -100,23 +94,23 @@ class HubBackend:
     The three functions send requests to the hub. The second argument of each is the time limit of
     the request, in seconds.
 
-    ask: sends any request, and returns its response.
+    send: sends any request, and returns its response. Raises ConcertinoError if there is none.
     forward: sends a tool call, serialized without its id, and returns the pending response. This is
-        faster than `ask`, because it creates no task. If `forward` returns None, for example
-        because the output buffer is full, `ask` sends the call.
+        faster than `send`, because it creates no task. If `forward` returns None, for example
+        because the output buffer is full, `send` sends the call.
     stream: calls a tool as a stream, for a client that requests the progress of the call, and
         returns an async generator of the responses. If `stream` returns None, because the hub is
-        down, `ask` sends the call.
+        down, `send` sends the call.
     """
 
     def __init__(
         self,
-        ask: AskHub,
+        send: SendRequest,
         forward: Callable[[bytes, float], PendingResponse | None] = lambda _, __: None,
         stream: Callable[[PluginRequest, float], ResponseStream | None] = lambda _, __: None,
     ) -> None:
         # `concertino` is loaded already. Importing it in this module would be an import cycle.
-        info = Implementation("orchestra", vars(sys.modules["concertino"])["__version__"])
+        info = Implementation("orchestra", sys.modules["concertino"].__version__)
         self._features = ServerFeatures(
             info,
             tools=True,
@@ -128,10 +122,10 @@ class HubBackend:
             other_capabilities=CAPABILITIES,
             other_methods=True,
         )
-        self._ask_hub = ask
+        self._send = send
         self._forward = forward
         self._stream = stream
-        self._events = ClientEvents(ask, stream)
+        self._events = ClientEvents(send, stream)
         self._mcp_events = McpEvents(self._ask, stream)
         # Plugins may keep state for each session id, so the id is unique.
         self._session = str(uuid.uuid4())
@@ -169,8 +163,8 @@ class HubBackend:
         self._events.start(outlet)
 
     def features(self) -> ServerFeatures:
-        """Return the features of every hub, such as tools, prompts and resources."""
-        # They do not depend on the plugins that run now: clients request the features only once,
+        """Return the same features for any hub: tools, prompts, resources and others."""
+        # The features do not depend on the plugins that run now: clients request them only once,
         # and plugins with other features may start later.
         return self._features
 
@@ -262,7 +256,7 @@ class HubBackend:
             pending = self._forward(request, CALL_S)
             if pending is not None:
                 return read_call_response(await pending)
-            response = await self._ask_hub(PluginRequest.FromString(request), CALL_S)
+            response = await self._send(PluginRequest.FromString(request), CALL_S)
         except ConcertinoError as exc:
             raise _client_error(exc) from None
         return call_result(read_response(response, "tool_call"))
@@ -287,9 +281,10 @@ class HubBackend:
                 if response.HasField("stream_chunk"):
                     done, total, message = collected.add(response.stream_chunk)
                     await context.progress(done, total, message)
-                elif response.tool_call.error_code == "unknown_request":
-                    return None
+                # The protocol's error response to any kind of request is a failed tool_call.
                 elif response.HasField("tool_call"):
+                    if response.tool_call.error_code == "unknown_request":
+                        return None
                     return response.tool_call
                 else:
                     return collected.end(response.stream_end)
@@ -355,7 +350,7 @@ class HubBackend:
         if call is not None and PATH in call.meta:
             request.path.extend(read_path(call.meta))
         try:
-            return await self._ask_hub(request, TIMEOUT_S)
+            return await self._send(request, TIMEOUT_S)
         except ConcertinoError as exc:
             raise _client_error(exc) from None
 

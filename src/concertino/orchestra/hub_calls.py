@@ -156,18 +156,19 @@ class ToolCalls:
         # (plugin id, tool name) of each tool that is known to refuse a call as a stream.
         self._tools_without_streams: set[tuple[str, str]] = set()
         # The tasks that repeat relayed calls as streams, because the plugin has refused the calls.
-        self._collecting: set[asyncio.Task[PluginResponse]] = set()
+        self._repeating: set[asyncio.Task[PluginResponse]] = set()
 
     def forget(self) -> None:
         """Forget which tools refuse a call as a stream. Call this when a plugin has changed."""
         self._tools_without_streams.clear()
 
     def cancel(self) -> None:
-        """Cancel the relayed calls that are being repeated as streams, at the end of the hub.
+        """Cancel the calls that run in tasks of this object, at the end of the hub.
 
-        All other calls end with the connections of their plugins.
+        These are relayed calls that a Go plugin has refused, and that are repeated as streams. All
+        other calls end with the connections of their plugins.
         """
-        for task in self._collecting:
+        for task in self._repeating:
             task.cancel()
 
     async def call(self, request: PluginRequest, peer: RemotePeer) -> PluginResponse:
@@ -187,7 +188,7 @@ class ToolCalls:
             return error_response(request.request_id, NOT_FOUND, message)
         response = await forward_request(plugin, "tool", call.tool_name, request, "tool_call")
         if _is_not_found(response) and plugin.uses_quic:
-            return await self._collect(plugin, request, response)
+            return await self._repeat_as_stream(plugin, request, response)
         return response
 
     async def stream(
@@ -226,7 +227,7 @@ class ToolCalls:
         # Only programs of this package read the result in a stream_end. They state a window.
         yield end_response(id, 0, response.tool_call, has_result=start.window > 0)
 
-    async def _collect(
+    async def _repeat_as_stream(
         self, plugin: HubPlugin, request: PluginRequest, not_found: PluginResponse
     ) -> PluginResponse:
         """Call a tool of a Go plugin as a stream, and join the chunks into one tool_call response.
@@ -266,7 +267,7 @@ class ToolCalls:
             None if the call was cancelled.
         Returns an object that cancels the call; None if the call cannot be sent now.
         """
-        # Only Go plugins refuse calls that must be repeated as streams, and they use QUIC.
+        # Only calls of Go plugins may have to be repeated as streams, and Go plugins use QUIC.
         if not plugin.uses_quic:
             return plugin.forward(body, CALL_S, partial(_end_relay, plugin, respond))
         call = _RelayedCall()
@@ -287,14 +288,17 @@ class ToolCalls:
         respond: sends a chunk or the last response, serialized without its id, to the caller.
         Returns an object that cancels the stream; None if the request cannot be sent now.
         """
+        pending: PendingResponse | None = None
 
-        def pass_on(outcome: bytes | BaseException) -> None:
-            # RpcClient has checked that the bytes are a chunk, if the request has no outcome yet.
-            if pending is not None and pending.outcome is None and isinstance(outcome, bytes):
-                message = split_id(outcome)
+        def pass_on(result: bytes | BaseException) -> None:
+            # While `pending` has no outcome, each result is a chunk, as RpcClient has checked. The
+            # result with which `pending` ends is the end of the stream or an exception.
+            if pending is not None and pending.outcome is None and isinstance(result, bytes):
+                message = split_id(result)
                 if message is not None:
-                    return respond(message[1])
-            return _end_relayed_stream(plugin, respond, outcome)
+                    respond(message[1])
+                    return
+            _end_relayed_stream(plugin, respond, result)
 
         pending = plugin.forward(body, CALL_S, pass_on, stream)
         return pending
@@ -318,16 +322,16 @@ class ToolCalls:
             if response is not None and _is_not_found(response):
                 plugin.end_forward()
                 request = PluginRequest.FromString(body)
-                task = asyncio.ensure_future(self._collect(plugin, request, response))
+                task = asyncio.ensure_future(self._repeat_as_stream(plugin, request, response))
                 call.work = task
-                self._collecting.add(task)
-                task.add_done_callback(partial(self._end_collecting, respond))
+                self._repeating.add(task)
+                task.add_done_callback(partial(self._end_repeating, respond))
                 return
         _end_relay(plugin, respond, outcome)
 
-    def _end_collecting(self, respond: Respond, task: asyncio.Task[PluginResponse]) -> None:
+    def _end_repeating(self, respond: Respond, task: asyncio.Task[PluginResponse]) -> None:
         """Send the result of a relayed call that was repeated as a stream to its caller."""
-        self._collecting.discard(task)
+        self._repeating.discard(task)
         if task.cancelled():
             respond(None)
         else:
@@ -347,9 +351,10 @@ class _RelayedCall:
     def __init__(self) -> None:
         self.work: Cancellable | None = None
 
-    def cancel(self) -> object:
+    def cancel(self) -> None:
         """Cancel the call, or the task that repeats it."""
-        return None if self.work is None else self.work.cancel()
+        if self.work is not None:
+            self.work.cancel()
 
 
 async def forward_request(
@@ -364,7 +369,7 @@ async def forward_request(
     plugin: None if no plugin provides the feature.
     feature: "tool", "prompt" or "storage", for the error message.
     name: the name of the tool or prompt, or the storage type, for the error message.
-    kind: the name of the only field that is set in `request`, such as `tool_call`.
+    kind: request.WhichOneof("request"), such as `tool_call`.
     """
     id = request.request_id
     if plugin is None:
@@ -382,9 +387,10 @@ async def forward_request(
 
 
 def plugin_id(certificate_name: str) -> str:
-    """Return the id of the plugin that a client certificate names.
+    """Return the name of the plugin or other program to which a client certificate belongs.
 
-    certificate_name: PLUGIN-client for a plugin, `orchestrator` for a hub (certificates.py).
+    certificate_name: PLUGIN-client for a plugin. Any other name, such as `orchestrator` for a hub,
+        is returned unchanged.
     """
     return certificate_name.removesuffix("-client")
 
@@ -401,8 +407,9 @@ def _end_relayed_stream(
         message = split_id(outcome)
         if message is not None:
             plugin.end_forward()
-            return respond(message[1])
-    return _end_relay(plugin, respond, outcome)
+            respond(message[1])
+            return
+    _end_relay(plugin, respond, outcome)
 
 
 def _end_relay(plugin: HubPlugin, respond: Respond, outcome: bytes | BaseException) -> None:
@@ -412,13 +419,15 @@ def _end_relay(plugin: HubPlugin, respond: Respond, outcome: bytes | BaseExcepti
     """
     plugin.end_forward()
     if isinstance(outcome, asyncio.CancelledError):
-        return respond(None)
+        respond(None)
+        return
 
     if isinstance(outcome, bytes):
         # The id of the request on the plugin's connection, and the response without it.
         message = split_id(outcome)
         if message is not None and is_tool_response(message[1]):
-            return respond(message[1])
+            respond(message[1])
+            return
         # A response of another kind, or in an unusual form: only decoding it can tell.
         try:
             response = _check_kind("", plugin, PluginResponse.FromString(outcome), "tool_call")
@@ -429,7 +438,7 @@ def _end_relay(plugin: HubPlugin, respond: Respond, outcome: bytes | BaseExcepti
             )
     else:
         response = _failure_response("", plugin, outcome)
-    return respond(response.SerializeToString())
+    respond(response.SerializeToString())
 
 
 def _decode(payload: bytes) -> PluginResponse | None:

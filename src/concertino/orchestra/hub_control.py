@@ -180,11 +180,11 @@ class HubControl:
         self._clients: set[asyncio.Task[None]] = set()
 
     async def open(self, environment: Mapping[str, str]) -> None:
-        """Listen at a Unix socket, in the first possible directory that this user can write.
+        """Listen at a Unix socket, in the first directory that this user can write.
 
         If there is no such directory, logs a message, and does not listen.
-        environment: the environment variables of this process. Some of them, such as
-            XDG_RUNTIME_DIR, say where the directories may be.
+        environment: the environment variables of this process. The directories are `hubs` beside
+            those of status_folders(), which depend on variables such as XDG_RUNTIME_DIR.
         """
         log.addHandler(self._tails)
         self._listener = listen_in_first(
@@ -213,7 +213,8 @@ class HubControl:
         assert task is not None
         self._clients.add(task)
         try:
-            if not is_trusted(credentials(writer.get_extra_info("socket"))[1], os.geteuid()):
+            _, client_uid = credentials(writer.get_extra_info("socket"))
+            if not is_trusted(client_uid, os.geteuid()):
                 return
             async with asyncio.timeout(REQUEST_S):
                 line = await reader.readuntil(b"\n")
@@ -277,6 +278,7 @@ class HubControl:
 
 
 def _folders(environment: Mapping[str, str]) -> list[Path]:
+    # Beside the sockets of proxies: what makes a directory safe for one makes it safe for both.
     return [Path(folder).with_name(FOLDER) for folder in status_folders(environment)]
 
 
@@ -296,8 +298,10 @@ def find_hubs(environment: Mapping[str, str]) -> dict[int, Path]:
                 pid = path.name.partition("-")[0]
                 if not pid.isdecimal():
                     continue
+                # remove_stale_sockets() cannot know whether a hub in another pid namespace, such as
+                # that of a container, still runs. If nobody listens, the hub was killed. A socket
+                # that was made just now may not listen yet.
                 if is_old(path) and _refuses(path):
-                    # A hub in another pid namespace, such as that of a container, was killed.
                     path.unlink(missing_ok=True)
                 else:
                     hubs[int(pid)] = path
@@ -331,7 +335,8 @@ def ask_hub(path: Path, request: ControlRequest) -> ControlAnswer:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(CHANGE_S if request.command in ("restart", "stop") else QUICK_S)
         connection.connect(str(path))
-        if not is_trusted(credentials(connection)[1], os.geteuid()):
+        _, hub_uid = credentials(connection)
+        if not is_trusted(hub_uid, os.geteuid()):
             raise PermissionError("another user listens there")
         connection.sendall(encode(request) + b"\n")
         data = b""
@@ -340,4 +345,5 @@ def ask_hub(path: Path, request: ControlRequest) -> ControlAnswer:
     try:
         return decode(data, type=ControlAnswer)
     except DECODE_ERRORS:
+        # The text goes after "the hub does not answer: " (cli/hub.py).
         raise OSError("it has closed the connection without an answer") from None

@@ -117,8 +117,8 @@ class HubEvents:
     def on_storage(self, request: PluginRequest, kind: str, response: PluginResponse) -> None:
         """Publish an event of STORAGE_TOPIC, if a storage request has changed a document.
 
-        kind: the name of the only field that is set in `request`, such as `storage_write`. For
-            other kinds than writing and deleting, nothing is published.
+        kind: request.WhichOneof("request"), such as `storage_write`. For other kinds than writing
+            and deleting, nothing is published.
         response: the response of the plugin with the storage.
         """
         if kind == "storage_write" and response.storage_write.success:
@@ -137,23 +137,23 @@ class HubEvents:
             # The path is too long for an event. The document has been changed all the same.
             log.warning("nobody is told of a document that was %s: %s", type, exc)
 
-    def subscribe(self, plugin: PluginProcess | None, subscribe: Subscribe) -> PluginResponse:
+    def subscribe(self, plugin: PluginProcess | None, request: Subscribe) -> PluginResponse:
         """Begin to deliver events to a plugin, and return the response to its request.
 
         plugin: the sender of the request; None if the sender is not a plugin of the hub. The hub
             cannot send requests to such a sender, so the response is an error.
-        subscribe: the request, with the id, the topic and the filters of the subscription.
+        request: the id, the topic and the filters of the subscription.
         """
         if plugin is None:
             message = "only plugins of the hub get events as requests; open a stream for them"
             return error_response("", "not_a_plugin", message)
         try:
-            self._start(plugin, subscribe)
+            self._start(plugin, request)
         except InvalidEvent as exc:
             return error_response("", INVALID, str(exc))
         # The Go implementation sends the same response.
         acknowledgement = EventDelivery(
-            subscription_id=subscribe.subscription_id, topic=subscribe.topic
+            subscription_id=request.subscription_id, topic=request.topic
         )
         return PluginResponse(event_delivery=acknowledgement)
 
@@ -190,7 +190,10 @@ class HubEvents:
                 log.warning("%s: a subscription is refused: %s", plugin.id, exc)
 
     def forget(self, plugins: Iterable[str]) -> None:
-        """End the subscriptions of plugins that the hub does not have any more."""
+        """End the subscriptions of plugins that the hub does not have any more.
+
+        plugins: the ids of these plugins.
+        """
         gone = {*plugins}
         self._end([key for key in self._deliveries if key[0] in gone])
 
@@ -215,11 +218,13 @@ class HubEvents:
     ) -> ResponseStream:
         """Yield the events of a subscription as chunks, without end.
 
-        If the subscription is not valid, yields only a stream_end with the error. A subscription
-        with positions is not valid if its topic is not in the result of topics().
+        If the subscription is not valid, yields only a stream_end with the error.
+
         id: the id of the stream.
-        subscribe: the topic and the filters of the subscription, the cursor to begin after, and
-            whether to yield positions, too.
+        subscribe: the topic and the filters of the subscription, and the cursor to begin after. The
+            field `positions` says whether to yield positions, too. Then the topic must be in the
+            result of topics(), so that MCP clients, which request positions, learn of a misspelled
+            topic.
         plugins: the manifests of all plugins.
         """
         try:
@@ -227,7 +232,6 @@ class HubEvents:
         except InvalidEvent as exc:
             yield failed_end(id, INVALID, str(exc))
             return
-        # MCP clients request positions. The error tells them that they have misspelled the topic.
         if subscribe.positions and subscribe.topic not in self.topics(plugins):
             yield failed_end(id, UNKNOWN_TOPIC, f"no plugin publishes {subscribe.topic!r}")
             return
@@ -338,8 +342,7 @@ async def _with_positions(reader: EventReader) -> AsyncGenerator[EventDelivery, 
     """
     loop = asyncio.get_running_loop()
     yield reader.take_position()
-    # When the next position is due. The first one is due at once, so that it follows the events of
-    # the past.
+    # When the next position is due: at once after the events of the past.
     due = loop.time()
     while True:
         while reader.has_gap:

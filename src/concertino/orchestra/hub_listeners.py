@@ -60,13 +60,13 @@ class HubListeners:
 
     async def open(
         self,
-        handler: RequestHandler,
+        answer: RequestHandler,
         relay: RelayHandler,
         needs_network: bool,
     ) -> HubEnvironment:
         """Start to listen. Returns the settings for the plugins.
 
-        handler: handles each request that `relay` does not forward.
+        answer: handles each request that `relay` does not forward.
         relay: called first with each request, to forward it without decoding it.
         needs_network: whether a plugin of the hub uses QUIC.
         Raises OSError if an address cannot be used, ValueError if it is malformed, and
@@ -75,12 +75,12 @@ class HubListeners:
         """
         _remove_abandoned_folders()
         self.folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
-        own = await listen_for_links(f"unix:{self.folder / HUB_SOCKET}", handler, relay=relay)
+        own = await listen_for_links(f"unix:{self.folder / HUB_SOCKET}", answer, relay=relay)
         self._listeners.append(own)
 
         network_address = ""
         if self._address is not None:
-            network_address = await self._listen(self._address, handler, relay)
+            network_address = await self._listen(self._address, answer, relay)
 
         # If all plugins started at once, they would slow each other down, and some would exceed
         # the time limit for the start.
@@ -92,10 +92,10 @@ class HubListeners:
             certificates=self._certificates,
             starts=starts,
         )
-        return await self.environment_for(handler, relay, needs_network)
+        return await self.environment_for(answer, relay, needs_network)
 
     async def environment_for(
-        self, handler: RequestHandler, relay: RelayHandler, needs_network: bool
+        self, answer: RequestHandler, relay: RelayHandler, needs_network: bool
     ) -> HubEnvironment:
         """Listen over QUIC if a plugin needs it, and return the settings for the plugins.
 
@@ -108,7 +108,7 @@ class HubListeners:
         # If the hub has no public address, or a Unix socket as its public address, it does not
         # listen over QUIC yet.
         if needs_network and (not address or address.startswith("unix:")):
-            address = await self._listen("localhost:0", handler, relay)
+            address = await self._listen("localhost:0", answer, relay)
             environment = self.environment = replace(environment, network_address=address)
         # The first listener is the socket for the hub's own plugins.
         self.addresses = [listener.address for listener in self._listeners[1:]]
@@ -117,16 +117,16 @@ class HubListeners:
     async def _listen(
         self,
         address: str,
-        handler: RequestHandler,
+        answer: RequestHandler,
         relay: RelayHandler,
     ) -> str:
         """Start to listen at an address. Returns the address, with the actual port."""
         if address.startswith("unix:"):
-            listener = await listen_for_links(address, handler, relay=relay)
+            listener = await listen_for_links(address, answer, relay=relay)
         else:
             ensure_certificate(self._certificates, HUB)
             listener = await listen_for_links(
-                address, handler, certificates=self._certificates, name=HUB, relay=relay
+                address, answer, certificates=self._certificates, name=HUB, relay=relay
             )
         self._listeners.append(listener)
         return listener.address

@@ -18,7 +18,7 @@ __all__ = ["is_plugin", "registration_problem"]
 
 def is_plugin(peer: RemotePeer, plugin: PluginProcess) -> bool:
     """Return whether a peer is this plugin of the hub."""
-    # Only a peer on a Unix socket has no name.
+    # A peer without a name is on a Unix socket.
     if peer.name is None:
         return _is_process_of(peer, plugin)
     return peer.may_register_as(plugin.id)
@@ -57,9 +57,10 @@ def registration_problem(id: str, peer: RemotePeer, plugins: Mapping[str, Plugin
 def _is_process_of(peer: RemotePeer, plugin: PluginProcess) -> bool:
     """Return whether a peer on a Unix socket belongs to the process group of a plugin.
 
-    On systems that do not report the peer's process id, this returns True for every local peer.
+    On systems that do not report the peer's process id, returns True for every local peer.
     """
     if peer.pid is None:
+        # True for every local peer: only a certificate limits the ids.
         return peer.may_register_as(plugin.id)
     try:
         return os.getpgid(peer.pid) in plugin.groups

@@ -57,7 +57,7 @@ async def wait_until_idle(pid: int, for_s: float) -> None:
 
 
 async def watch_work(pid: int, on_sample: Callable[[float], None]) -> None:
-    """Report the processor time of a process and its descendants every SAMPLE_S, until cancelled.
+    """Report the processor time of a process and its descendants every 25 ms, until cancelled.
 
     pid: the id of the process.
     on_sample: called with the processor time that the processes have used so far, in seconds. On

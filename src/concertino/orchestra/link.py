@@ -95,9 +95,10 @@ async def open_link(
         - Over QUIC, the name that the listener's certificate must contain; None accepts any name.
           The certificate must also be valid for the host in the address.
         - In a cluster, the id of the plugin to call; None for a hub.
-    timeout_s: how long to wait for the listener's first answer, in seconds.
+    timeout_s: how long to wait for the listener's first answer, in seconds. Over QUIC, the
+        handshake may take 15 s after this answer.
     Raises:
-        Disconnected: there is no answer within timeout_s, or the handshake takes longer than 15 s.
+        Disconnected: the listener does not answer or finish the handshake in time.
         TimedOut: in a cluster, the plugin or hub does not answer the first request in time,
             although it has accepted the request.
         HandshakeFailure: one side refuses the other.

@@ -21,6 +21,8 @@ CHANGE_S = 0.05
 class ListChanges:
     """Compares a hub's lists of tools and prompts with the lists at the last comparison.
 
+    The first comparison is with empty lists, and so reports each list that has items.
+
     serialize: returns the current list of tools and the current list of prompts, as bytes.
     report: called with "tools" or "prompts" when this list has changed.
     """
@@ -36,7 +38,7 @@ class ListChanges:
         self._timer: asyncio.TimerHandle | None = None
 
     def compare_soon(self) -> None:
-        """Compare the lists after CHANGE_S, unless a comparison is scheduled already."""
+        """Compare the lists after 50 ms, unless a comparison is scheduled already."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(CHANGE_S, self._compare)
 

@@ -25,7 +25,7 @@ import re
 import stat
 import threading
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from fcntl import LOCK_EX, flock
 from pathlib import Path
@@ -33,7 +33,9 @@ from typing import Any, cast
 
 from concertino.installation import missing_extra
 from concertino.orchestra.storage import (
+    CREATE,
     MAX_CONTENT_BYTES,
+    UPSERT,
     StorageEntry,
     StorageError,
     StoredDocument,
@@ -70,6 +72,8 @@ _CLOSING_FENCE = re.compile(rb"^---\r*(?:\n(?:\r?\n)?|\Z)", re.MULTILINE)
 EMPTY = "---\n{}\n---\n\n"
 # The largest metadata of a document, in characters, as it stands between the two fences.
 MAX_METADATA = 65536
+# The largest size of a `.next` or `.version` file, in bytes. Valid ones are much shorter.
+MAX_RECORD_BYTES = 1024
 # The limit for the depth of lists and mappings in metadata.
 MAX_DEPTH = 32
 # With O_NOFOLLOW, opening a symbolic link fails. So no path leads out of the store.
@@ -77,13 +81,14 @@ _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class MarkdownStorage:
-    """A Storage in the directory `.projects` of a workspace. The first write creates the directory.
+    """Implements Storage (storage.py) with files in the directory `.projects` of a workspace.
 
         storage = MarkdownStorage("/home/me/workspace")
-        version = storage.write("notes/a.md", b"text", {"title": "A"}, CREATE)
+        storage.write("notes/a.md", b"text", {"title": "A"}, CREATE)    # 1, the version
 
-    Symbolic links are not followed. Files that other programs write into `.projects` are documents,
-    too. A document without a `.version` file has version 1.
+    The first write creates the directory. Symbolic links are not followed. Files that other
+    programs write into `.projects` are documents, too. A document without a `.version` file has
+    version 1.
     workspace: the path of the directory that contains `.projects`.
     """
 
@@ -121,7 +126,7 @@ class MarkdownStorage:
 
         name = parts[-1]
         # A write that expects a version needs no new directory, because the document must exist.
-        may_be_new = expected_version <= 0
+        may_be_new = expected_version in (CREATE, UPSERT)
         with self._lock(create=True), self._open(parts, create=may_be_new) as folder:
             version = next_version(
                 path, self._current_version(folder, name, path), expected_version
@@ -218,34 +223,18 @@ class MarkdownStorage:
 
     @contextmanager
     def _open(self, parts: tuple[str, ...], *, create: bool) -> Generator[int | None, None, None]:
-        """Open the directory of a document, one component at a time.
+        """Open the directory of a document inside a `with` block.
 
         parts: the parts of the document's path.
         create: whether to create missing directories.
         Yields the directory's descriptor, or None if the directory does not exist.
         """
-        folder = -1
+        with _convert_errors("/".join(parts)):
+            folder = _open_folder(self.root, parts[:-1], create)
         try:
-            try:
-                folder = os.open(self.root, _OPEN_FOLDER)
-                for part in parts[:-1]:
-                    if create:
-                        try:
-                            os.mkdir(part, 0o700, dir_fd=folder)
-                        except FileExistsError:
-                            pass
-                    folder, parent = os.open(part, _OPEN_FOLDER, dir_fd=folder), folder
-                    os.close(parent)
-            except FileNotFoundError:
-                pass
-            except OSError as exc:
-                raise _storage_error("/".join(parts), exc) from None
-            else:
-                yield folder
-                return
-            yield None
+            yield folder
         finally:
-            if folder >= 0:
+            if folder is not None:
                 os.close(folder)
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, int, str]]:
@@ -295,15 +284,10 @@ class MarkdownStorage:
         the document does not exist or cannot be read.
         """
         raw = _read_file(folder, name, path, MAX_CONTENT_BYTES)
-        # The version and the digest of an interrupted write, together far less than 1024 bytes.
-        # Empty if no write was interrupted.
-        record = _read_file(folder, name + NEXT, path, 1024, missing=b"").split()
-        if (
-            len(record) == 2
-            and raw is not None
-            and record[1] == _digest(raw).encode()
-            and record[0].isdigit()
-        ):
+        # The version and the digest of an interrupted write. Empty if no write was interrupted.
+        record = (_read_file(folder, name + NEXT, path, MAX_RECORD_BYTES) or b"").split()
+        is_complete = len(record) == 2 and record[0].isdigit()
+        if is_complete and raw is not None and record[1] == _digest(raw).encode():
             # The digest matches: the crash came after step 2.
             with _convert_errors(path):
                 self._finish(folder, name, int(record[0]))
@@ -313,7 +297,8 @@ class MarkdownStorage:
 
         if raw is None:
             raise missing_document(path)
-        version = _read_file(folder, name + VERSION, path, 64, missing=b"1").strip()
+        version = _read_file(folder, name + VERSION, path, MAX_RECORD_BYTES)
+        version = b"1" if version is None else version.strip()
         if not version.isdigit() or int(version) < 1:
             raise StorageError(
                 "storage_error", f"{path}{VERSION}: expected a version, got {version[:20]!r}"
@@ -331,6 +316,30 @@ class MarkdownStorage:
         os.replace(name + VERSION + NEW, name + VERSION, src_dir_fd=folder, dst_dir_fd=folder)
         _remove(folder, name + NEXT)
         os.fsync(folder)
+
+
+def _open_folder(root: Path, parts: tuple[str, ...], create: bool) -> int | None:
+    """Open a directory below `root`, one component at a time, and return its descriptor.
+
+    create: whether to create missing directories below `root`.
+    Returns None if the directory does not exist. Raises OSError if it cannot be opened.
+    """
+    try:
+        folder = os.open(root, _OPEN_FOLDER)
+    except FileNotFoundError:
+        return None
+    for part in parts:
+        try:
+            if create:
+                with suppress(FileExistsError):
+                    os.mkdir(part, 0o700, dir_fd=folder)
+            child = os.open(part, _OPEN_FOLDER, dir_fd=folder)
+        except FileNotFoundError:
+            return None
+        finally:
+            os.close(folder)
+        folder = child
+    return folder
 
 
 def _may_contain(folder: str, prefix: str) -> bool:
@@ -367,9 +376,8 @@ def _read_file(
     name: str,
     path: str,
     limit: int,
-    missing: bytes | None = None,
-) -> Any:
-    """Return the bytes of a file, or `missing` if there is no such file.
+) -> bytes | None:
+    """Return the bytes of a file; None if there is no such file.
 
     folder, name: the descriptor of the file's directory, and the file's name in the directory.
     path: the path of the document, for errors.
@@ -382,7 +390,7 @@ def _read_file(
             name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
         )
     except FileNotFoundError:
-        return missing
+        return None
     except OSError as exc:
         raise _storage_error(path, exc) from None
     with os.fdopen(file, "rb") as stream, _convert_errors(path):

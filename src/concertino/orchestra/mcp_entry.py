@@ -56,11 +56,13 @@ def read_mcp_entry(
     env: Mapping[str, str | None],
     command: Sequence[str] = (),
 ) -> str:
-    """Return the MCP server of an entry, as the JSON of a server file with this one server.
+    """Convert an entry of the plugins file with `protocol: mcp` to a server file.
+
+    Returns JSON as in `mcp.json`, with this one server: {"mcpServers": {ID: {...}}}.
 
     id: the plugin's id, which becomes the name of the server.
-    members: the keys of the entry and their values. Keys that all plugins have, such as `enabled`,
-        are ignored.
+    members: the keys and values of the entry. Keys that all plugins have, such as `enabled`, are
+        ignored.
     env: the environment variables of the entry, as name -> value. None stands for the value in the
         hub's environment.
     command: the words of the command if the entry has no key `command`.
@@ -69,7 +71,8 @@ def read_mcp_entry(
     entry = members.owner
     # Collect the keys for the server file. Three keys have another form in a server file: `command`
     # is only the program, `args` is a list of words, and `env` has `${NAME}` for a value in the
-    # hub's environment.
+    # hub's environment. In the entry, `command` is a text or a list, and has the whole command or
+    # its first words; `args` has the rest.
     values = {
         name: _to_value(value.node)
         for name, value in members.by_name.items()
@@ -84,12 +87,12 @@ def read_mcp_entry(
         words += _split_words(args)
     # The 1 in each FileValue and FileMember is the column (_to_value()).
     if words:
-        line = values["command"].line if "command" in values else entry.line
-        values["command"] = FileValue(words[0], line, 1)
-        line = line if args is None else args.line
+        command_line = values["command"].line if "command" in values else entry.line
+        values["command"] = FileValue(words[0], command_line, 1)
+        args_line = command_line if args is None else args.line
         if words[1:]:
             values["args"] = FileValue(
-                tuple(FileValue(word, line, 1) for word in words[1:]), line, 1
+                tuple(FileValue(word, args_line, 1) for word in words[1:]), args_line, 1
             )
     if env:
         texts = {name: f"${{{name}}}" if text is None else text for name, text in env.items()}
@@ -97,13 +100,15 @@ def read_mcp_entry(
 
     fields = {name: FileMember(value, value.line, 1) for name, value in values.items()}
     member = FileMember(FileValue(fields, entry.line, 1), entry.line, 1)
+    file = str(entry.file)
     try:
         # Only check the entry. The result is not needed, because the plugin reads the JSON again.
-        read_server_entry(str(entry.file), id, member, entry.label)
+        read_server_entry(file, id, member, entry.label)
     except InvalidServerFile as exc:
-        # Remove the column from the message, because it is always 1 (_to_value()).
-        place, _, problem = str(exc).partition(":1: ")
-        raise InvalidPluginsFile(f"{place}: {problem}") from None
+        # The message is `FILE:LINE:COLUMN: PROBLEM` (ValueReader.error()). Remove the column,
+        # because it is always 1 (_to_value()).
+        line, _, problem = str(exc).removeprefix(f"{file}:").partition(":1: ")
+        raise InvalidPluginsFile(f"{file}:{line}: {problem}") from None
     if (options := members.by_name.get(OPTIONS)) is not None:
         for option in UNSUPPORTED_OPTIONS:
             if option in read_value(options.node):
@@ -129,7 +134,7 @@ def bridge_command(address: str, certs_dir: str | None) -> list[str]:
 
 
 def change_certs_dir(server: str, certs_dir: str) -> str:
-    """Change the directory of certificates in the server file of a bridge to another hub.
+    """Set the directory of certificates in a server file that starts a bridge to another hub.
 
     server: the JSON of a server file with one server, whose command is from bridge_command().
     certs_dir: the path of the directory.

@@ -105,11 +105,10 @@ class _Params(Struct, rename="camel"):
 class McpEvents:
     """Answers the requests `events/*` of MCP clients. A HubBackend owns it.
 
-    ask: sends a request to the hub, and returns the response. Its second argument is the client's
-        call that causes the request.
-    open_stream: sends a stream_start, which begins a stream of events, to the hub. Its second
-        argument is the time limit of the stream in seconds. Returns an async generator of the
-        responses; None while the hub is down.
+    ask: called with a PluginRequest and the client's call that causes the request. Sends the
+        request to the hub, and returns the PluginResponse.
+    open_stream: called with a PluginRequest that has a stream_start, and the time limit of the
+        stream in seconds. Returns an async generator of the responses; None while the hub is down.
 
     Attribute:
     handlers: method -> the function that answers requests of this method, for all methods but
@@ -154,10 +153,12 @@ class McpEvents:
         params = _read_params(call)
         limit = min(params.max_events or POLL_EVENTS, POLL_EVENTS)
         events: list[Mapping[str, Any]] = []
-        cursor, truncated, has_more, size = "", False, False, 0
+        size = 0
+        cursor = ""
+        truncated = has_more = False
         reading = self._read(params, context.principal, params.cursor, TIMEOUT_S)
         async with aclosing(reading) as items:
-            async for item, is_recent in items:
+            async for item, has_caught_up in items:
                 if item.topic:
                     size += item.ByteSize()
                     has_more = len(events) == limit or (size > POLL_BYTES and bool(events))
@@ -168,7 +169,7 @@ class McpEvents:
                 truncated = truncated or item.lost != 0
                 # The stream has sent all events that have happened, and would now wait for new
                 # events.
-                if is_recent and not item.topic:
+                if has_caught_up and not item.topic:
                     break
         result = {
             "events": events,
@@ -197,8 +198,8 @@ class McpEvents:
                 try:
                     reading = self._read(params, context.principal, delivery.cursor, STREAM_S)
                     async with aclosing(reading) as items:
-                        async for item, is_recent in items:
-                            await delivery.send(item, is_recent)
+                        async for item, has_caught_up in items:
+                            await delivery.send(item, has_caught_up)
                 except ConcertinoError as exc:
                     # If the subscription has not begun, it has failed: the client gets the reason.
                     if not delivery.is_active:
@@ -234,38 +235,37 @@ class McpEvents:
     ) -> AsyncGenerator[tuple[EventDelivery, bool], None]:
         """Yield the events that a user may get, and positions in the hub's log.
 
-        Each item is a pair (event or position, is_recent):
+        Each item is a pair (event or position, has_caught_up):
 
         - A position is an EventDelivery without a topic. It has a cursor, up to which the hub has
           compared all events with the filters, and the number of events that were lost before this
           cursor. An event that is older than params.max_age_ms is yielded as a position with one
           lost event.
-        - is_recent is False until all events that had happened before the subscription have been
-          yielded.
+        - has_caught_up is False until all events that had happened before the subscription have
+          been yielded.
 
         principal: the verified user of the client; None if there is none.
         cursor: the cursor to begin after; None to begin after the newest event.
         timeout_s: the time limit of the stream, in seconds.
         """
         oldest = time.time() - params.max_age_ms / 1000 if params.max_age_ms else 0.0
-        is_recent = cursor is None
+        has_caught_up = cursor is None
         is_first_position = True
         async with aclosing(self._open(params, cursor, timeout_s)) as items:
             async for item in items:
                 if not item.topic:
-                    # The hub sends a position, the events of the past, and another position, which
-                    # ends the past. Between the events of the past, there may be positions with
-                    # `lost`.
+                    # The hub sends a first position, the events of the past, and a position that
+                    # ends the past. Positions between the events of the past have `lost`.
                     if not is_first_position and not item.lost:
-                        is_recent = True
+                        has_caught_up = True
                     is_first_position = False
-                    yield item, is_recent
+                    yield item, has_caught_up
                 # Events for other users are skipped. They do not become positions: the client would
                 # learn that their payloads pass its filters.
                 elif _is_visible(item, principal):
-                    if not is_recent and _time_of(item) < oldest:
+                    if not has_caught_up and _time_of(item) < oldest:
                         item = EventDelivery(cursor=item.cursor, lost=1)
-                    yield item, is_recent
+                    yield item, has_caught_up
 
     async def _open(
         self, params: _Params, cursor: str | None, timeout_s: float
@@ -323,11 +323,11 @@ class _Delivery:
         # Whether events were lost since the client last got a position.
         self._truncated = False
 
-    async def send(self, item: EventDelivery, is_recent: bool) -> None:
+    async def send(self, item: EventDelivery, has_caught_up: bool) -> None:
         """Send an event, or a position in the hub's log, to the client.
 
         item: the event. An EventDelivery without a topic is a position.
-        is_recent: whether all events that had happened before the subscription were sent.
+        has_caught_up: whether all events that had happened before the subscription were sent.
         """
         self._is_reported = False
         if item.topic:
@@ -343,7 +343,7 @@ class _Delivery:
         if self.is_active and not self._truncated:
             await self._caller.notify("notifications/events/heartbeat", {"cursor": self.cursor})
         # If events were lost, send `active` once more, because a heartbeat cannot say so.
-        elif self.is_active or is_recent:
+        elif self.is_active or has_caught_up:
             await self._activate()
 
     async def _activate(self) -> None:

@@ -70,7 +70,8 @@ class McpPlugin:
         self.on_end: Callable[[], None] = _do_nothing
         # The names of the server's prompts.
         self._prompts: frozenset[str] = frozenset()
-        # Required, but not used: all functions of this plugin are `async def`.
+        # EventHandlers and PluginRequests require Threads. They are not used, because all functions
+        # of this plugin are `async def`.
         self._threads = Threads(1)
         self._events = EventHandlers(name, self._threads.run)
         # McpUpdates gets functions, because `_sessions` does not exist yet: McpSessions needs
@@ -128,9 +129,10 @@ class McpPlugin:
             expander = Expander(file, os.environ, inputs={})
             launch = expand_entry(entry, file, expander, env_file={})
         except InvalidServerFile as exc:
-            # The error begins with a place in the JSON that the hub has sent, and the server's
-            # name. Leave them out, because the user has written the plugins file, not this JSON.
-            raise ConcertinoError(str(exc).partition(f"{entry.name}.")[2]) from None
+            # The error is `FILE:LINE:COLUMN: SERVER.KEY: PROBLEM`. The place is in the JSON that
+            # the hub has sent. Leave it out with the name of the server, because the user has
+            # written the plugins file, not this JSON.
+            raise ConcertinoError(str(exc).partition(f": {entry.name}.")[2]) from None
         await self._sessions.open(FileServer(self.name, launch, entry.options))
         await self._learn_prompts()
 

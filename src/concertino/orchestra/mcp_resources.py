@@ -152,10 +152,12 @@ def _read(result: ReadResourceResult) -> PluginResponse:
 
 # The hub's side
 
-Ask = Callable[[], Awaitable[PluginResponse]]
+AskPlugin = Callable[[], Awaitable[PluginResponse]]
 
 
-async def answer_from_plugins(request: PluginRequest, plugins: Sequence[Ask]) -> PluginResponse:
+async def answer_from_plugins(
+    request: PluginRequest, plugins: Sequence[AskPlugin]
+) -> PluginResponse:
     """Answer a storage request with the resources of all plugins that offer MCP servers.
 
     request: storage_list or storage_read. The response to any other storage request is an error.

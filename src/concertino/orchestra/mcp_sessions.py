@@ -41,8 +41,8 @@ from concertino.types.results import CallToolResult, ListToolsResult
 
 __all__ = ["McpSessions", "list_or_nothing"]
 
-# How many sessions of callers are kept open. If there are more, the sessions that were not used for
-# the longest time are closed, unless a call runs in them.
+# How many sessions of callers are kept open. If there are more, the least recently used sessions
+# are closed, unless a call runs in them.
 MAX_SESSIONS = 64
 # How long opening a session may take, in seconds, if its server must be started first.
 OPEN_S = START_S + 5.0
@@ -58,7 +58,7 @@ It gets the client of the session, the call's params, the call's context, and th
 request to the server."""
 
 
-class _Session:
+class _CallerSession:
     """The MCP session that runs the tool calls of one caller.
 
     client: the MCP client of the session.
@@ -93,14 +93,15 @@ class McpSessions:
     ) -> None:
         self._name = name
         self._find_model = find_model
-        self._step = make_step(name)
+        # The entry of this plugin in the list of the plugins that have passed a request on.
+        self._path_entry = make_step(name)
         self._on_change = on_change
         self._on_update = on_update
         # Runs the server between open() and close().
         self._host: Host | None = None
         # (caller's plugin id, id of the caller's own MCP session) -> session. The most recently
         # used session is at the end.
-        self._sessions: dict[tuple[str, str], _Session] = {}
+        self._sessions: dict[tuple[str, str], _CallerSession] = {}
         # Held while a session is opened, so that two calls of a caller do not open two.
         self._lock = asyncio.Lock()
         self._main: Client | None = None
@@ -130,6 +131,7 @@ class McpSessions:
         Raises ConcertinoError if the server does not start, or the session cannot be opened.
         """
         host = self._host = Host(server, Limits(opening_s=OPEN_S))
+        # Not `async with`, because close() leaves the Host.
         await host.__aenter__()
         try:
             self._main = await self._connect_main(host)
@@ -153,6 +155,7 @@ class McpSessions:
                 # (hold_opening()), but goes on starting the server.
                 if has_started or not isinstance(exc.__cause__, RpcError):
                     raise
+                # The session of the Proxy has put this prefix before its reason.
                 self._delay = exc.__cause__.message.removeprefix("Internal error: ")
                 await asyncio.wait((host.started,))
 
@@ -199,7 +202,7 @@ class McpSessions:
             meta |= {key: received[key] for key in TRACE_KEYS if key in received}
             if call.method != "tools/call":
                 return await handler(self.main, call.params, context, meta)
-            async with self._session(context) as client:
+            async with self._session_of_caller(context) as client:
                 return await handler(client, call.params, context, meta)
         except ConcertinoError as exc:
             _raise_rpc_error(exc)
@@ -207,17 +210,15 @@ class McpSessions:
     def forwarded_meta(self, path: Sequence[str]) -> dict[str, object]:
         """Return the `_meta` for a request that this plugin sends to its MCP server.
 
-        The `_meta` contains the list of the plugins that have passed the request on. The server may
-        be the bridge to another hub. Without the list, a request could run in a circle for ever
-        (request_path.py).
-        path: the list in the request that this plugin has received. The result has this list with
-            this plugin at the end.
+        path: the list of the plugins that have passed the request on, in the request that this
+            plugin has received. The result has this list with this plugin at the end, so that no
+            request runs in a circle between hubs (request_path.py).
         Raises RpcError if this plugin is on the list already, or if the list is too long.
         """
-        return {PATH: extend_path(path, self._step)}
+        return {PATH: extend_path(path, self._path_entry)}
 
     @asynccontextmanager
-    async def _session(self, context: Context) -> AsyncGenerator[Client, None]:
+    async def _session_of_caller(self, context: Context) -> AsyncGenerator[Client, None]:
         """Yield the client of the session of a call's caller, inside a `with` block for the call.
 
         If the caller has no session, opens one. The session stays open at least until the end of
@@ -236,7 +237,7 @@ class McpSessions:
                 session = self._sessions.pop(key, None)
                 if session is None:
                     model = await self._find_model()
-                    session = _Session(await self._connect(host, sample=model))
+                    session = _CallerSession(await self._connect(host, sample=model))
         self._sessions[key] = session
         session.calls += 1
         try:

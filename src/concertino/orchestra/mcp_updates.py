@@ -83,7 +83,7 @@ class McpUpdates:
             return
         texts = frozenset(uri for uri in cast("list[object]", uris) if isinstance(uri, str))
         self._wanted[watcher] = texts, asyncio.get_running_loop().time() + FORGET_S
-        # _expire() starts the timer.
+        # _expire() starts the timer. It also subscribes, but does not wait.
         if self._timer is None:
             self._expire()
         await self._subscribe()

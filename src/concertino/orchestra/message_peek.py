@@ -1,6 +1,6 @@
 """peek_tool_call() and similar functions read fields of a serialized message without decoding it.
 
-A hub forwards requests between plugins. Without decoding them, it is faster. For this, the hub must
+A hub forwards requests between plugins. Forwarding is faster without decoding, but the hub must
 read four fields of a serialized message: the request id, the kind of the message, the name of the
 called tool, and the caller.
 
@@ -66,7 +66,8 @@ def split_id(payload: bytes) -> tuple[bytes, bytes] | None:
         end = payload[1] + 2
     except IndexError:
         return None
-    # A length from 0x80 on takes several bytes.
+    # A length from 0x80 on takes several bytes, so `end` is less than 0x80 and the two bytes of the
+    # tag and the length.
     return None if end > len(payload) or end >= 0x82 else (payload[2:end], payload[end:])
 
 
@@ -84,12 +85,16 @@ def peek_tool_call(body: bytes) -> tuple[str, str] | None:
     at = _content_start(body, _TOOL_CALL)
     size_of_body = len(body)
     try:
-        if at == 0 or body[at] != _FIRST or (size := body[at + 1]) >= 0x80:
+        if at == 0 or body[at] != _FIRST:
             return None
-        name_start, at = at + 2, at + 2 + size
-        name_end, previous = at, _FIRST
+        size = body[at + 1]
+        if size >= 0x80:
+            return None
+        name_start = at + 2
+        name_end = at = name_start + size
 
         caller = b""
+        previous = _FIRST
         while at < size_of_body:
             tag = body[at]
             # The only field with a tag of two bytes is arguments_json, and it is the last field.
@@ -106,6 +111,7 @@ def peek_tool_call(body: bytes) -> tuple[str, str] | None:
             start, at = read_length(body, at + 1, size_of_body)
             if tag == _CALLER:
                 caller = body[start:at]
+        # The `else` of the loop, which runs only without `break`: the name may be truncated.
         else:
             if at > size_of_body:
                 return None

@@ -34,10 +34,12 @@ CREATE_S = 20.0
 def create_buckets(
     address: str, owners: Sequence[str], certificates: Certificates | None, replicas: int
 ) -> Iterator[tuple[str, BucketState, BucketState]]:
-    """Create the buckets of plugins and front ends as the NATS user of a hub.
+    """Create the buckets of plugins and front ends as the NATS user of a hub, one in each step.
 
-    A bucket that exists keeps its settings. But if it is stored on fewer servers than `replicas`,
-    servers are added.
+    A bucket is created when the iterator is asked for it, so exhaust the iterator. A bucket that
+    exists keeps its settings. But if it is stored on fewer servers than `replicas`, servers are
+    added.
+
     address: the NATS servers, such as `tls://a,b,c` or `nats://HOST:PORT`.
     owners: the ids of plugins, and `front-end` for the HTTP front ends.
     certificates: the directory with the hub's certificate; required for an address with `tls://`,
@@ -53,12 +55,12 @@ def create_buckets(
     ValueError for a malformed address, and the exceptions of nats_options().
     """
     servers = parse_servers(address)
-    server = BlockingNats(servers, nats_options(servers, HUB, certificates))
+    nats = BlockingNats(servers, nats_options(servers, HUB, certificates))
     try:
         for owner in owners:
             for name, max_age_s in buckets_of(owner).items():
                 bucket = Bucket(
-                    server,
+                    nats,
                     name,
                     replicas=replicas,
                     max_age_s=max_age_s,
@@ -70,7 +72,7 @@ def create_buckets(
                     now = bucket.add_replicas()
                 yield name, found, now
     finally:
-        server.close()
+        nats.close()
 
 
 def buckets_of(owner: str) -> Mapping[str, float]:

@@ -41,7 +41,8 @@ MAX_HEADER_BYTES = 64 * 1024
 def nats_user(name: str) -> str:
     """Return the user name under which a plugin, hub or front end connects to NATS.
 
-    The certificate of the plugin, hub or front end contains the same name.
+    Returns PLUGIN-client for a plugin, and the other names unchanged. The certificate with which
+    the process connects has the same name.
     name: the id of a plugin; `orchestrator` for a hub; `front-end` for a front end, which is a
         process that serves HTTP.
     """
@@ -55,9 +56,9 @@ async def open_cluster(address: str, name: str, certificates: Certificates | Non
         tried in random order.
     name: the id of the plugin, or `orchestrator` for a hub.
     certificates: required for an address that begins with `tls://`; None otherwise.
-    Raises Disconnected if no server can be reached, or no server accepts this client and the
-    longest messages of the plugin protocol. Raises ValueError for a malformed address, and the
-    exceptions of nats_options().
+    Raises Disconnected if no server can be reached, or none accepts messages of 320 KiB. Raises
+    NotAuthorized if the server does not accept this client, ValueError for a malformed address, and
+    the exceptions of nats_options().
     """
     servers = parse_servers(address)
     cluster = NatsCluster(servers, nats_options(servers, name, certificates))

@@ -92,15 +92,14 @@ async def open_nats_link(
 
     address: the NATS servers, such as `tls://a,b,c` or `nats://HOST:PORT`.
     certificates: required for an address with `tls://`; None otherwise.
-    caller: the id of the plugin that this process runs, or PLUGIN-client, the name in its
-        certificate.
+    caller: the id of the plugin that this process runs. A suffix `-client`, as in the name of the
+        certificate with which a plugin connects, is removed.
     callee: the id of the plugin to call; None for a hub.
     timeout_s: how long to wait for the callee's answer to a health request, in seconds.
     Raises Disconnected if no process of the callee accepts the health request. Raises TimedOut if a
     process has accepted the request, but does not answer in time. Raises the exceptions of
     open_cluster().
     """
-    # The certificate with which a plugin connects is named PLUGIN-client.
     caller = caller.removesuffix("-client")
     cluster = await open_cluster(address, caller, certificates)
     link = NatsLink(cluster, caller, callee or HUB, owns_cluster=True)
@@ -140,9 +139,9 @@ class _Call(Struct, eq=False):
     payload: the serialized request; empty after the ack, when it is not sent again.
     id: the id of the request or of the stream.
     deadline: when the time limit ends, by the loop's clock.
-    sent: when the request was sent last.
-    asked: when this link last asked the worker whether it still has the request; at first equal to
-        `sent`.
+    sent_at: when the request was sent last.
+    asked_at: when this link last asked the worker whether it still has the request; at first equal
+        to `sent_at`.
     worker: the id of the worker that has accepted the request; empty before the ack.
     attempts: how many times the request was sent.
     chunks: how many responses of a stream have arrived.
@@ -154,8 +153,8 @@ class _Call(Struct, eq=False):
     payload: bytes
     id: bytes
     deadline: float
-    sent: float = 0.0
-    asked: float = 0.0
+    sent_at: float = 0.0
+    asked_at: float = 0.0
     worker: str = ""
     attempts: int = 0
     chunks: int = 0
@@ -266,7 +265,8 @@ class NatsLink(RpcClient):
 
     def _send_request(self, payload: bytes, id: bytes, deadline: float) -> Hashable:
         """Send a request. RpcClient calls this. Returns the key of the call."""
-        # Without an inbox there is no connection, and `cluster.connection` raises Disconnected.
+        # Without a current inbox there is no connection, so `cluster.connection` raises
+        # Disconnected with the reason.
         inbox = self._current or self._inboxes[self._cluster.connection]
         self._last_number += 1
         key = f"{inbox.prefix}.{self._last_number:x}"
@@ -289,7 +289,7 @@ class NatsLink(RpcClient):
             call.outgoing = OutgoingPieces(payload, partial(self._send_piece, key, call))
             payload = call.outgoing.first()
         call.attempts += 1
-        call.sent = call.asked = now
+        call.sent_at = call.asked_at = now
         headers = request_headers(call.deadline - now, size)
         call.inbox.connection.publish(self._subject, payload, key, headers)
 
@@ -297,7 +297,10 @@ class NatsLink(RpcClient):
         self._send_to_worker(call, encode_headers(PIECE, Call=key, Number=number), piece)
 
     def _send_cancel(self, key: Hashable, stream: str = "") -> None:
-        """Cancel a request at its worker, and forget its call. RpcClient calls this."""
+        """Cancel a request at its worker, and forget its call. RpcClient calls this.
+
+        stream: not used; RpcClient passes it for other transports.
+        """
         call = self._calls.get(key)
         if call is not None:
             self._send_to_worker(call, encode_headers(CANCEL, Call=cast(str, key)))
@@ -351,7 +354,7 @@ class NatsLink(RpcClient):
         elif kind == REFUSED:
             self._on_refused(key, call, fields.get("Reason", ""))
         elif kind in (CHUNK, END):
-            self._on_chunk(key, call, fields, message.payload, is_last=kind == END)
+            self._on_framed_response(key, call, fields, message.payload, is_last=kind == END)
         elif kind == UNKNOWN:
             self._fail(key, f"the response of worker {call.worker} was lost; {EXECUTED}")
         elif kind == PIECE:
@@ -410,13 +413,17 @@ class NatsLink(RpcClient):
         self._send_to_worker(call, encode_headers(RECEIPT, Call=key))
         if whole is not None:
             call.incoming = None
-            self._on_chunk(key, call, fields, whole, is_last=fields.get("Last") != "no")
+            is_last = fields.get("Last") != "no"
+            self._on_framed_response(key, call, fields, whole, is_last=is_last)
 
-    def _on_chunk(
+    def _on_framed_response(
         self, key: str, call: _Call, fields: dict[str, str], payload: bytes, *, is_last: bool
     ) -> None:
-        """Handle a response of a stream: a chunk, or the last one."""
-        # The field Chunk says how many responses of the stream the worker has sent before this one.
+        """Handle a response with headers: a response of a stream, or a long one.
+
+        is_last: whether the worker sends no other response to the request.
+        """
+        # The field Chunk says how many responses to the request the worker has sent before.
         if fields.get("Chunk", "0") != str(call.chunks):
             self._give_up(key, "a chunk of the stream was lost")
             return
@@ -465,16 +472,16 @@ class NatsLink(RpcClient):
         is_late = now - self._check_due > CHECK_S
         for key, call in list(self._calls.items()):
             if is_late:
-                call.sent = now
+                call.sent_at = now
                 if call.worker:
                     self._heard[call.worker] = now
             elif not call.worker:
-                if now - call.sent > ACK_S:
+                if now - call.sent_at > ACK_S:
                     self._fail(key, f"no worker has answered within {ACK_S:g} s; {EXECUTED}")
             elif now - self._heard.get(call.worker, now) > LOST_S:
                 self._fail(key, f"worker {call.worker} was lost; {EXECUTED}")
-            elif now - call.asked > ASK_S:
-                call.asked = now
+            elif now - call.asked_at > ASK_S:
+                call.asked_at = now
                 self._send_to_worker(call, encode_headers(ASK, Call=cast(str, key)))
         workers = {call.worker for call in self._calls.values()}
         self._heard = {name: at for name, at in self._heard.items() if name in workers}

@@ -7,8 +7,8 @@ for each plugin that it offers, to answer the calls of other hubs (cluster_offer
 NatsListener, a process becomes a worker of a plugin: NATS delivers each request to one of the
 plugin's workers (nats_messages.py).
 
-While the connection to the cluster is lost, the process gets no requests, and drops its responses,
-because the callers have got an error already.
+While the connection to the cluster is lost, the process gets no requests. It drops its responses,
+because the callers have already received errors.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ async def listen_nats_links(
     relay: called first with each request, to forward it without decoding it. None if every request
         goes to `answer`.
     certificates: required for an address with `tls://`; None otherwise.
-    name: the plugin's id, or the name of its client certificate, which is PLUGIN-client.
+    name: the plugin's id. A suffix `-client`, as in the name of the certificate with which a plugin
+        connects, is removed.
     Raises Disconnected if no server lets this process answer requests, and the exceptions of
     open_cluster().
     """
@@ -145,6 +146,7 @@ class NatsListener:
 
         A second call does nothing.
         """
+        # An earlier call has removed it.
         if self._begin not in self._cluster.on_connect:
             return
         self._cluster.on_connect.remove(self._begin)

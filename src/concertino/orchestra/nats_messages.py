@@ -14,7 +14,8 @@ same way, with its name HUB as the callee. These are the subjects:
     worker -> h.CALLEE.WORKER           a heartbeat, while calls are in progress
     worker -> a.CALLEE.WORKER           an announcement: the plugin's manifest
     hub    -> d.HUB                     a request to all workers for announcements
-    hub    -> e.HUB.SECRET              an event, for the stream EVENT_STREAM of JetStream
+    hub    -> e.HUB.TOKEN               an event, for the stream EVENT_STREAM of JetStream; TOKEN is
+                                        random (nats/stream.py)
 
 Each subject contains the name of its sender, so that the NATS server can check it against the
 permissions (nats_permissions.py). Only CALLER may subscribe to its reply subjects, and only CALLEE
@@ -68,15 +69,17 @@ __all__ = [
     "new_reply_prefix",
     "peer_key",
     "plugin_of",
-    "read_deadline",
+    "read_time_left",
     "reply_prefix",
     "request_headers",
     "request_subject",
     "worker_subject",
 ]
 
-# How many digits LINK has in the reply subjects of this version.
-LINK_DIGITS = 24
+# How many digits the id of a process (NatsCluster.id) has, and how many LINK has in the reply
+# subjects of this version: the id of the process, and 16 random digits.
+PROCESS_DIGITS = 8
+LINK_DIGITS = PROCESS_DIGITS + 16
 
 # The name for all workers of a plugin, in the subject of messages to a worker.
 ALL = "all"
@@ -86,21 +89,24 @@ EVENT_STREAM = "ORCHESTRA_EVENTS"
 
 # The kinds of messages, in the header field Kind. A message without headers is the only response to
 # a request.
-ACK = "ack"
-REFUSED = "refused"
-CHUNK = "chunk"
-# The last response of a stream that has chunks.
-END = "end"
-PIECE = "piece"
-RECEIPT = "receipt"
+# A worker has accepted a request, or has not run it and will not.
+ACK, REFUSED = "ack", "refused"
+# A response of a stream, and the last response of a stream that has chunks.
+CHUNK, END = "chunk", "end"
+# A piece of a long request or response, and its receiver's answer.
+PIECE, RECEIPT = "piece", "receipt"
+# A caller cancels a request.
 CANCEL = "cancel"
+# A caller allows the worker to send more chunks of a stream.
 STREAM_CONTROL = "stream"
+# A worker announces to hubs that it accepts no more requests.
 LEAVING = "leaving"
+# A worker ends, and its caller gets no response.
 ABANDONED = "abandoned"
-# The caller asks whether a request is still in progress, and the worker answers only if it is not.
-ASK = "ask"
-UNKNOWN = "unknown"
-# The reasons of refusals. LATE: the time limit has passed by the clock of the worker's machine.
+# The caller asks whether a request is still in progress. The worker answers UNKNOWN if it is not.
+ASK, UNKNOWN = "ask", "unknown"
+# The reasons of refusals, which callers also show to people. SHARE: one caller has too many
+# requests in progress. LATE: the time limit has passed by the clock of the worker's machine.
 BUSY = "busy"
 SHARE = "no place for more requests of this caller"
 DRAINING = "draining"
@@ -162,18 +168,19 @@ def new_reply_prefix(caller: str, callee: str, process: str) -> str:
 
 
 def peer_key(caller: str, reply: str) -> str:
-    """Return the name under which a worker counts the requests of a caller.
+    """Return the name under which a worker counts a caller's requests, to limit them.
 
-    For a plugin, this is the plugin's id. For a hub, it is the name of all hubs with the id of the
-    hub's process: `orchestrator/1f2e3d4c`.
+    For a plugin, this is the plugin's id. For a hub, it is the common name of all hubs, a slash,
+    and the id of the hub's process: `orchestrator/1f2e3d4c`.
     caller: the name of the caller.
     reply: the reply subject of a request, which is_reply_subject() has checked.
     """
     # The processes of a plugin are not distinguished. Each would get its own share of the worker's
     # places, and a plugin may have any number of processes.
-    link = reply.split(".")[3]
+    _, _, _, link, _ = reply.split(".")
     # Hubs of earlier versions have only the random bits in LINK.
-    return f"{caller}/{link[:8]}" if caller == HUB and len(link) == LINK_DIGITS else caller
+    has_process = caller == HUB and len(link) == LINK_DIGITS
+    return f"{caller}/{link[:PROCESS_DIGITS]}" if has_process else caller
 
 
 def is_reply_subject(subject: str, caller: str, callee: str) -> bool:
@@ -252,7 +259,7 @@ def request_headers(left_s: float, size: int | None) -> bytes:
     return b"NATS/1.0\r\nLeft:%d\r\nUntil:%d\r\nSize:%d\r\n\r\n" % (left_ms, until_ms, size)
 
 
-def read_deadline(fields: Mapping[str, str]) -> float:
+def read_time_left(fields: Mapping[str, str]) -> float:
     """Return how many seconds are left for a request; 0 or less if its time limit has passed.
 
     fields: the header fields of the request.

@@ -15,8 +15,9 @@ permissions, the server guarantees that no client uses the name of another clien
 - An HTTP front end can use the buckets that front ends share, and nothing else.
 
 No user has `allow_responses`, which lets a client publish to the reply subject of each message that
-the client receives. With it, a plugin could call itself with the reply subject
-`o.OTHER.orchestrator`, and so send requests in the name of the hub (docs/decisions/0137).
+the client receives. With it, a plugin could send a request to itself whose reply subject is
+`o.OTHER.orchestrator`. After receiving this request, the plugin could publish to this subject,
+which is a request of the hub to OTHER (docs/decisions/0137).
 
 Only a hub may create buckets, which are streams of JetStream. NATS does not check the settings of a
 new stream against the permissions of the user who creates it. With the settings `subjects`,
@@ -79,10 +80,13 @@ def permissions_of(
     if name == HUB:
         publish += [discovery_subject(name), *_event_subjects(name), *_creation_subjects(owners)]
         subscribe.append(announcement_subject("*", "*"))
+    # Hubs request announcements from workers. A hub is a worker only of the plugins that it offers.
     if name != HUB or offered:
         subscribe.append(discovery_subject("*"))
+    # Each callee sends responses, and heartbeats while requests are in progress.
     for callee in (name, *offered):
         publish += [f"{reply_prefix('*', callee)}*.*", heartbeat_subject(callee, "*")]
+        # `SUBJECT QUEUE` allows only a member of this queue group.
         subscribe.append(f"{request_subject(callee, '*')} {token(callee)}")
         subscribe.append(worker_subject(callee, "*", "*"))
         if callee != HUB:

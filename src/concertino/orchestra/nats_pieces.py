@@ -28,7 +28,7 @@ __all__ = [
 
 
 class OutgoingPieces:
-    """A message that is sent in pieces.
+    """A message that is sent in pieces of 64 KiB, of which two at most have no receipt yet.
 
     payload: the whole message.
     send: sends one piece. Its arguments are the number of the piece, from 0, and the bytes.
@@ -54,9 +54,10 @@ class OutgoingPieces:
         return self._received >= self._count
 
     def first(self) -> bytes:
-        """Return the first piece, and count it as sent.
+        """Return the first piece of a request, and count it as sent. Call this first for a request.
 
-        The caller must send the piece, because only the first piece has the headers of a request.
+        The caller must send the piece, because only this piece has the headers of the request. The
+        receipts make this object send the other pieces.
         """
         self._next = 1
         return self._payload[:PIECE_BYTES]
@@ -67,7 +68,10 @@ class OutgoingPieces:
         self.send_window()
 
     def send_window(self) -> None:
-        """Send pieces until MAX_WINDOW of them have no receipt, or all are sent."""
+        """Send pieces until MAX_WINDOW of them have no receipt, or all are sent.
+
+        Call this first for a response. on_receipt() calls it later.
+        """
         while self._next < min(self._count, self._received + MAX_WINDOW):
             number = self._next
             self._next += 1
@@ -107,7 +111,7 @@ class IncomingPieces:
 
 
 class PartialRequest:
-    """A request that arrives in pieces.
+    """A request that arrives in pieces: its IncomingPieces, and what the worker knows about it.
 
     caller: the name of the caller.
     pieces: the pieces that have arrived.
@@ -125,7 +129,7 @@ class PartialRequest:
 
 
 class PartialResponse:
-    """A response that is being sent in pieces.
+    """A response that is being sent in pieces: its OutgoingPieces, and what follows it.
 
     pieces: the pieces of the response.
     is_last: whether no other response to the request follows. A stream has several responses.
@@ -161,6 +165,7 @@ class LongMessages(Generic[M]):
     def __bool__(self) -> bool:
         return bool(self._messages)
 
+    # Hashable, because for an RpcServer a key may be any hashable object.
     def __contains__(self, reply: Hashable) -> bool:
         return reply in self._messages
 

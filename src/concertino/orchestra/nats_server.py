@@ -103,6 +103,7 @@ def server_configuration(
         "ping_interval": "2s",
         "ping_max": 2,
     }
+    # JSON values are valid in the server's configuration.
     lines = [f"{key}: {encode(value).decode()}" for key, value in settings.items()]
     return "\n".join((*lines, authorization(names, {}, offered)))
 

@@ -82,10 +82,12 @@ _decode_head = Decoder(_Head).decode
 
 
 class NatsStorage:
-    """A Storage in a bucket of a NATS cluster. Creates the bucket if it does not exist.
+    """Implements Storage (storage.py) with a bucket of a NATS cluster, a key-value store.
 
         storage = NatsStorage("tls://a,b,c", "storage.nats", certificates, replicas=3)
-        version = storage.write("notes/a.md", b"text", {"title": "A"}, CREATE)
+        storage.write("notes/a.md", b"text", {"title": "A"}, CREATE)    # 1, the version
+
+    Creates the bucket if it does not exist.
 
     address: the NATS servers, such as `tls://a,b,c` or `nats://HOST:PORT`.
     name: the id of the plugin. Each plugin has one bucket.
@@ -106,12 +108,12 @@ class NatsStorage:
         replicas: int = 1,
     ) -> None:
         servers = parse_servers(address)
-        server = BlockingNats(servers, nats_options(servers, name, certificates))
-        self._bucket = Bucket(server, bucket_name(name), replicas=replicas, owner=name)
+        nats = BlockingNats(servers, nats_options(servers, name, certificates))
+        self._bucket = Bucket(nats, bucket_name(name), replicas=replicas, owner=name)
         # Path -> (revision, version) that the last write of this process has created. With them,
         # the next write of the document need not read the document first. If another process has
         # written it since then, the revision differs, and the server refuses the write.
-        self._written: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        self._own_writes: OrderedDict[str, tuple[int, int]] = OrderedDict()
         self._lock = Lock()
         # Read any key. This creates the bucket, or fails now if the bucket cannot be reached.
         with _convert_errors():
@@ -152,20 +154,21 @@ class NatsStorage:
         raise StorageError("conflict", f"{path}: others write it all the time; try again")
 
     def _find(self, path: str, key: str, expected_version: int) -> tuple[int, int]:
-        """Return (revision, version) of a document; the version is 0 if there is no document.
+        """Return (revision, version) of a document.
 
+        If there is no document, the version is 0, and the revision is that of its deletion, or 0.
         path, key: the path of the document, and its key in the bucket.
         expected_version: the version that the document must have, or CREATE or UPSERT.
         """
         # The numbers of the last write of this process may be old. So use them only once: after a
         # conflict, the next attempt reads the document.
         with self._lock:
-            written = self._written.pop(path, None)
-        if written is not None:
-            _, version = written
+            own_write = self._own_writes.pop(path, None)
+        if own_write is not None:
+            _, version = own_write
             # If the caller expects another version, another process may have written it.
             if expected_version in (UPSERT, version):
-                return written
+                return own_write
         with _convert_errors():
             current = self._bucket.get(key)
         before = 0 if current.data is None else _split(path, current.data)[0].version
@@ -174,16 +177,16 @@ class NatsStorage:
     def _remember(self, path: str, revision: int, version: int) -> None:
         """Remember the numbers of this process's last write to a path, for _find()."""
         with self._lock:
-            self._written[path] = revision, version
-            self._written.move_to_end(path)
-            if len(self._written) > MAX_REMEMBERED:
-                self._written.popitem(last=False)
+            self._own_writes[path] = revision, version
+            self._own_writes.move_to_end(path)
+            if len(self._own_writes) > MAX_REMEMBERED:
+                self._own_writes.popitem(last=False)
 
     def delete(self, path: str) -> None:
         path = "/".join(clean_path(path))
         key = encode_key(path)
         with self._lock:
-            self._written.pop(path, None)
+            self._own_writes.pop(path, None)
         for _ in range(TRIES):
             with _convert_errors():
                 value = self._bucket.get(key)

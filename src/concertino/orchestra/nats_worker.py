@@ -49,7 +49,7 @@ from concertino.orchestra.nats_messages import (
     is_reply_subject,
     last_name,
     peer_key,
-    read_deadline,
+    read_time_left,
     request_subject,
     worker_subject,
 )
@@ -101,7 +101,7 @@ class _Accepted:
         self.chunks = 0
 
 
-class _Caller(RpcServer):
+class _CallerServer(RpcServer):
     """Handles the requests of one caller. When a request ends, calls NatsWorker.on_release()."""
 
     def __init__(
@@ -146,15 +146,15 @@ class NatsWorker:
     ) -> None:
         self._cluster = cluster
         self._name = name
-        self._make_caller = partial(
-            _Caller,
+        self._make_server = partial(
+            _CallerServer,
             self,
             answer,
             relay=relay,
             respond=self._respond,
             # A worker cannot pause reading.
             hold=_ignore,
-            unread=self._unread_bytes,
+            unread=self._waiting_bytes,
         )
         self._manifest = manifest
         self._connection = connection
@@ -162,8 +162,8 @@ class NatsWorker:
         self.id = f"{cluster.id}{random.getrandbits(64):016x}"
         self.refusal = ""
         self._is_leaving = False
-        # The result of peer_key() for a caller -> the RpcServer that handles the caller's requests.
-        self._callers: dict[str, RpcServer] = {}
+        # The result of peer_key() for a caller -> the server that handles the caller's requests.
+        self._servers: dict[str, RpcServer] = {}
         # Reply subject -> request.
         self._accepted: dict[Hashable, _Accepted] = {}
         # Counts the requests in progress, to refuse requests beyond the limits.
@@ -229,14 +229,17 @@ class NatsWorker:
             self._announce()
 
     async def drain(self) -> None:
-        """Wait until every accepted request has its response. Call this after leave()."""
+        """Wait until every accepted request has its response. Call this after leave().
+
+        There is no time limit: the caller must cancel this method.
+        """
         # The server may have sent requests before it handled the end of the subscription in
         # leave(). After this flush, they have arrived.
         try:
             await self._connection.flush()
         except Disconnected:
             return
-        for rpc in list(self._callers.values()):
+        for rpc in list(self._servers.values()):
             await rpc.drain()
         # Long responses may not have been sent completely. Poll, because this happens only once, at
         # the end of a process.
@@ -257,7 +260,7 @@ class NatsWorker:
             self._publish(cast(str, reply), b"", encode_headers(ABANDONED))
         for reply in list(self._accepted):
             self._finish(cast(str, reply))
-        for rpc in self._callers.values():
+        for rpc in self._servers.values():
             rpc.close()
         self._incoming.clear()
         self._outgoing.clear()
@@ -290,13 +293,13 @@ class NatsWorker:
             return
         caller = peer_key(caller, reply)
         fields = read_headers(message.headers)
-        # A request has two time limits. It is not begun after left_s, which depends on the clocks
-        # of both machines. It is cancelled at `expires` below, which does not depend on the
+        # A request has two time limits. It is not begun after start_within_s, which depends on the
+        # clocks of both machines. It is cancelled after keep_s, which does not depend on the
         # caller's clock.
-        left_s = read_deadline(fields)
+        start_within_s, keep_s = read_time_left(fields), _read_limit(fields)
         whole_size = _read_int(fields.get("Size"))
         size = len(message.payload) if whole_size is None else whole_size
-        reason = self._refusal(left_s) or self._places.find_refusal(caller, size)
+        reason = self._refusal(start_within_s) or self._places.find_refusal(caller, size)
         if reason:
             self._publish(reply, b"", encode_headers(REFUSED, Reason=reason))
             return
@@ -304,16 +307,15 @@ class NatsWorker:
         # While requests are in progress, the cluster keeps this connection open for the responses.
         if not self._accepted:
             self._cluster.begin_use(self._connection)
-        self._accepted[reply] = _Accepted(caller, size, self._loop.time() + _read_limit(fields))
+        now = self._loop.time()
+        self._accepted[reply] = _Accepted(caller, size, now + keep_s)
         self._places.take(caller, size)
         if self._heartbeats is None:
             self._heartbeats = self._loop.call_later(HEARTBEAT_S, self._beat)
         if whole_size is None:
-            self._receive(
-                ArrivedRequest(caller, reply, message.payload, self._loop.time() + left_s)
-            )
+            self._receive(ArrivedRequest(caller, reply, message.payload, now + start_within_s))
         else:
-            self._begin_incoming(caller, reply, size, left_s, message.payload)
+            self._begin_incoming(caller, reply, size, start_within_s, message.payload)
 
     def _refusal(self, left_s: float) -> str:
         """Return why a request with this time limit must be refused now; "" if it need not be.
@@ -353,15 +355,15 @@ class NatsWorker:
 
     def _rpc_of(self, caller: str) -> RpcServer:
         """Return the RpcServer for the requests of a caller. Creates it for a new caller."""
-        rpc = self._callers.get(caller)
+        rpc = self._servers.get(caller)
         if rpc is None:
-            if len(self._callers) >= MAX_CALLERS:
-                idle = [name for name, other in self._callers.items() if not other.in_progress]
+            if len(self._servers) >= MAX_CALLERS:
+                idle = [name for name, other in self._servers.items() if not other.in_progress]
                 for name in idle:
-                    del self._callers[name]
+                    del self._servers[name]
             # In the name of a hub, the id of its process follows the slash (peer_key()).
             peer = RemotePeer(f"nats:{caller}", caller.partition("/")[0])
-            rpc = self._callers[caller] = self._make_caller(peer)
+            rpc = self._servers[caller] = self._make_server(peer)
         return rpc
 
     def _send_acks(self) -> None:
@@ -444,6 +446,7 @@ class NatsWorker:
         self._outgoing.remove(reply)
         if outgoing.is_last:
             self._finish(reply)
+        # If one of these responses is long, _respond() makes the next ones wait again.
         for payload, is_last in outgoing.waiting:
             self._respond(reply, payload, is_last)
 
@@ -468,7 +471,7 @@ class NatsWorker:
         if not self._accepted:
             self._cluster.end_use(self._connection)
 
-    def _unread_bytes(self) -> int:
+    def _waiting_bytes(self) -> int:
         """Return how many bytes of responses wait in this process until they can be sent."""
         return self._connection.unsent_bytes + self._outgoing.held_bytes
 
@@ -481,7 +484,7 @@ class NatsWorker:
 
         caller, reply: its caller, and its reply subject.
         size: the size of the whole request in bytes.
-        left_s: how long the caller still waits, in seconds.
+        left_s: after how many seconds the request must not be begun any more.
         first: the first piece.
         """
         try:
@@ -503,6 +506,7 @@ class NatsWorker:
     def _drop(self, reply: str) -> None:
         """Cancel a request whose caller has not sent the next piece or receipt in time."""
         log.warning("%s: a message in pieces is dropped: its caller is silent", self._name)
+        # The request is in _accepted, because its end also cancels the timer.
         self._cancel(self._accepted[reply].caller, reply)
 
     def _on_control(self, message: NatsMessage) -> None:
@@ -514,7 +518,7 @@ class NatsWorker:
         is_own = is_reply_subject(reply, caller, self._name)
         if is_own:
             caller = peer_key(caller, reply)
-        rpc = self._callers.get(caller)
+        rpc = self._servers.get(caller)
         if kind == STREAM_CONTROL:
             # The reply subject need not be checked: `rpc` has only requests of this caller.
             if rpc is not None:
@@ -533,7 +537,7 @@ class NatsWorker:
         """Cancel a request whose caller no longer waits for a response."""
         self._incoming.remove(reply)
         self._outgoing.remove(reply)
-        rpc = self._callers.get(caller)
+        rpc = self._servers.get(caller)
         if rpc is not None:
             rpc.cancel(reply)
         self._finish(reply)
@@ -551,6 +555,7 @@ class NatsWorker:
             self._finish(reply)
             return
         incoming.timer.cancel()
+        # If the time limit of the request ends first, _beat() cancels the request.
         incoming.timer = self._drop_timer(reply)
         self._publish(reply, b"", encode_headers(RECEIPT))
         if whole is not None:
