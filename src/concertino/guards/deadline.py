@@ -1,11 +1,8 @@
 """Deadline: the time limit of a call that Guard.handle() awaits.
 
-    result = await Deadline(work, context, timeout_s)     # raises DeadlineExceeded
-
-The work is the coroutine of the call. When the time limit has passed, the work is cancelled and
-DeadlineExceeded is raised at once. Work that does not end then, because it catches CancelledError
-or cleans up slowly, continues in a separate task. (asyncio.timeout() would wait for its end.) A
-handler that blocks the event loop cannot be interrupted.
+Work that does not end when it is cancelled, because it catches CancelledError or cleans up slowly,
+continues in a separate task. (asyncio.timeout() would wait for its end.) A handler that blocks the
+event loop cannot be interrupted.
 
 The timer is created when the work waits for the first time, so the limit takes no time for the many
 calls that never wait. Calls that the runtime begins with Guard.call_starter() do not use this
@@ -45,9 +42,11 @@ class DeadlineExceeded(Exception):
 class Deadline:
     """An awaitable that runs a call's work with a time limit.
 
-    `await Deadline(...)` returns the result of the work, or raises its exception. After timeout_s
-    seconds, it cancels the work and raises DeadlineExceeded at once. Work that does not end then
-    continues in `DeadlineExceeded.task`.
+        result = await Deadline(work, context, timeout_s)
+
+    Returns the result of the work, or raises its exception. After timeout_s seconds, cancels the
+    work and raises DeadlineExceeded at once. Work that does not end then continues in
+    `DeadlineExceeded.task`.
 
     work: the coroutine of the call.
     context: the Context of the handler. After the time limit, `context.is_over` and

@@ -1,7 +1,5 @@
 """Guard: applies allow and deny lists, rates, limits and redaction to the calls of a Backend.
 
-    guarded = Guard(server, rate_limit="10/60", timeout_s=30, deny="drop_*")
-
 The steps of a call:
 
     allowed? -> concurrent calls -> rate -> the backend, within the time limit -> secrets -> size

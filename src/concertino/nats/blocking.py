@@ -1,13 +1,8 @@
 """BlockingNats: requests to a NATS server from a thread, or from code that may block for a moment.
 
-    nats = BlockingNats(parse_servers("nats://a,b,c"), NatsOptions(name="tools.notes"))
-    [response] = nats.request_all([Request("$JS.API.INFO")], timeout_s=1.0)
-
-Buckets use a BlockingNats (bucket.py).
-
-A BlockingNats connects at the first request, and again after a failure. Between two requests,
-nothing reads from the connection. So the server's pings are answered only before the next request.
-If the server has ended the connection in the meantime, the next request connects again.
+Buckets use a BlockingNats (bucket.py). Between two requests, nothing reads from the connection. So
+the server's pings are answered only before the next request. If the server has ended the connection
+in the meantime, the next request connects again.
 """
 
 from __future__ import annotations
@@ -74,8 +69,9 @@ class BlockingNats:
         nats = BlockingNats(parse_servers("nats://a,b,c"), NatsOptions(name="tools.notes"))
         [response] = nats.request_all([Request("$JS.API.INFO")], timeout_s=1.0)
 
-    Several threads may use the same object; their calls wait for each other. After no server could
-    be reached, calls within 0.5 s fail at once.
+    Connects at the first request, and again after a failure. Several threads may use the same
+    object; their calls wait for each other. If no server can be reached, calls fail at once for
+    0.5 s.
 
     servers: the servers of a cluster, which are tried in random order until one accepts.
     options: the options of a connection, such as TLS settings and a key.
@@ -99,12 +95,8 @@ class BlockingNats:
     def request_all(self, requests: Sequence[Request], timeout_s: float) -> Sequence[NatsMessage]:
         """Send several requests at once, and return their responses in the same order.
 
-        Blocks until all responses have arrived. Connects first if there is no connection.
-
-        requests: none may be longer than the server's max_payload (1 MiB by default), or the server
-            disconnects.
-        timeout_s: the time limit for the responses, in seconds, in addition to the time for
-            connecting.
+        requests: the server disconnects if one is longer than its max_payload (by default 1 MiB).
+        timeout_s: the time limit for the responses, in seconds, after connecting.
 
         Raises:
             Disconnected: no server can be reached, the server reports an error, or the server has
@@ -115,8 +107,7 @@ class BlockingNats:
             ConcertinoError: the key in the options is not valid.
         """
         with self._lock:
-            # Answering pings and sending the requests have a limit of timeout_s each, so that late
-            # pings do not use up the time for the responses.
+            # The pings have their own limit, so that they do not use up the time for the responses.
             if self._connection is not None:
                 try:
                     self._connection.answer_pings(time.monotonic() + timeout_s)

@@ -1,9 +1,5 @@
 """Bucket: a key-value bucket of JetStream, for code that may block.
 
-    bucket = Bucket(nats, "notes", replicas=3)
-    revision = bucket.put("a", b"text", expected=0)    # None if the key exists already
-    bucket.get("a")                                    # Value(b"text", revision)
-
 Plugins of hubs store documents in buckets (orchestra/nats_storage.py). HTTP front ends, processes
 on several machines that serve one MCP server, share data in buckets (used_states.py,
 http/machine_peers.py).
@@ -74,8 +70,8 @@ class Value(Struct, frozen=True):
     """The value of a key.
 
     data: the bytes; None if the key has no value.
-    revision: the number of the last write or deletion of this key, in the order of all writes and
-        deletions in the bucket; 0 if the key never had a value.
+    revision: the number of the key's last write or deletion, among those of all keys; 0 if the key
+        never had a value.
     """
 
     data: bytes | None
@@ -105,10 +101,9 @@ class BucketState(Struct, frozen=True):
 
     is_new: whether create() has created the bucket.
     replicas: on how many servers the values are stored.
-    suspicious_settings: the names of settings, such as `republish`, with which the bucket stores
-        messages of other subjects, or publishes its values to other subjects; usually empty. This
-        package creates no such bucket, so an attacker may have created it to read or forge
-        messages. create() does not refuse the bucket: the caller must decide.
+    suspicious_settings: the names of settings, such as `republish`, that connect the bucket with
+        other subjects; usually empty. This package creates no such bucket, so an attacker may have
+        created it to read or forge messages. create() does not refuse it: the caller must decide.
     """
 
     is_new: bool
@@ -121,15 +116,15 @@ class Bucket:
 
         bucket = Bucket(nats, "notes", replicas=3)
         revision = bucket.put("a", b"text", expected=0)    # None if the key exists already
+        bucket.get("a")                                    # Value(b"text", revision)
 
     All methods block. They raise BucketError if the server cannot be reached or reports an error.
-    After a BucketError of put() or delete(), the change may have been stored nevertheless. A key
-    that may have characters other than letters, digits, `/`, `_` and `-` must be encoded with
-    encode_key().
+    After a BucketError of put() or delete(), the change may have been stored nevertheless. Keys
+    with characters other than letters, digits, `/`, `_` and `-` must come from encode_key().
 
-    If the servers have the permissions of orchestra/nats_permissions.py, only the NATS user of a
-    hub (the process that starts plugins) may create the bucket. Before the bucket exists, the
-    operations of other users raise BucketRefused.
+    With the permissions of orchestra/nats_permissions.py, only the NATS user of a hub (the process
+    that starts plugins) may create the bucket. Until it exists, the operations of other users raise
+    BucketRefused.
 
     nats: sends the requests, and connects to the servers when needed.
     name: letters, digits, `-` and `_`.

@@ -1,10 +1,5 @@
 """NatsCluster: keeps a connection to one of the servers of a NATS cluster.
 
-    cluster = NatsCluster(parse_servers("nats://a,b,c"), NatsOptions(name="tools.notes"))
-    cluster.on_connect.append(begin_to_subscribe)
-    await cluster.open()
-    cluster.connection.publish(...)      # Disconnected while no server can be reached
-
 Each process of a hub or plugin in a cluster has one NatsCluster (orchestra/nats_cluster.py).
 
 When the connection is lost, NatsCluster connects to another server. It does not send any message
@@ -54,7 +49,9 @@ class NatsCluster:
     """Connects to one of several servers, and reconnects. Use it on one event loop.
 
         cluster = NatsCluster(parse_servers("nats://a,b,c"), NatsOptions(name="tools.notes"))
+        cluster.on_connect.append(begin_to_subscribe)
         await cluster.open()
+        # Raises Disconnected while no server can be reached.
         cluster.connection.publish("subject", b"payload")
 
     servers: the servers to try, in random order.
@@ -62,8 +59,8 @@ class NatsCluster:
 
     Attributes:
     id: eight random hexadecimal digits, which tell processes of the same name apart.
-    on_connect: functions to call with each new connection, to subscribe on it. A function that is
-        added later is not called with the current connection.
+    on_connect: functions to call with each new connection, to subscribe on it, but not with the
+        connection that exists when a function is added.
     on_retire: functions to call with an old connection after a new connection has replaced it. They
         should end the subscriptions that bring new requests. Calls in progress may still use the
         old connection.
@@ -203,11 +200,9 @@ class NatsCluster:
             self._retire(old, new)
 
     def _candidates(self, old: NatsConnection | None) -> Sequence[NatsServer]:
-        """Return the servers to try, without the server of `old` if it is about to shut down.
-
-        Returns none while the only server is about to shut down.
-        """
-        # After the old connection has ended, its server may have been started again.
+        """Return the servers to try, without the server of `old` if it is about to shut down."""
+        # If it is the only server, wait until `old` has ended. Then the server may have been
+        # started again.
         if old is None or old.ended.done() or not old.info.lame_duck:
             return self._servers
         return [server for server in self._servers if server != old.server]

@@ -1,9 +1,5 @@
 """Stream: publishes to a stream of JetStream, and receives its messages, on an event loop.
 
-    stream = Stream(cluster, "EVENTS", "e.hub", "hub", max_bytes=16 * 2**20, follower=log)
-    await stream.open()
-    await stream.publish(payload)      # returns when a majority of the replicas has stored it
-
 JetStream, the storage of NATS servers, stores messages in streams and numbers them. Hubs, which run
 plugins, share the events of these plugins in a stream (orchestra/cluster_events.py).
 
@@ -64,9 +60,8 @@ LEADER_S = 1.0
 HEARTBEAT_S = 1.0
 # A consumer that was silent for this time is replaced.
 SILENCE_S = 3.0
-# The token before the number in the subjects to which consumers deliver messages. With it, the
-# subscription to the responses, `i.NAME.RANDOM.*`, does not get these messages, because `*` stands
-# for one token.
+# Subjects to which consumers deliver messages have this token before the number. So the
+# subscription to responses, `i.NAME.RANDOM.*`, does not get the messages: `*` stands for one token.
 DELIVERY = "d."
 
 
@@ -220,7 +215,7 @@ class Stream:
 
         stream = Stream(cluster, "EVENTS", "e.hub", "hub", max_bytes=16 * 2**20, follower=log)
         await stream.open()
-        await stream.publish(payload)
+        await stream.publish(payload)      # returns when a majority of the replicas has stored it
 
     cluster: the connection to the NATS servers. It reconnects when it is lost.
     name: the name of the stream: letters, digits, `-` and `_`.

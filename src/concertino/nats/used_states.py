@@ -36,9 +36,8 @@ CONNECT_S = 0.25
 class NatsUsedStates:
     """Records in a NATS cluster which sealed states clients have sent back.
 
-    A sealed state is the requestState of a call that requests input of its client. Each state is
-    accepted only once, by any of the HTTP front ends of one MCP server. The first use() connects,
-    and creates the bucket if it does not exist.
+    A sealed state is the requestState of a call that requests input of its client. The first use()
+    connects, and creates the bucket if it does not exist.
 
     address: the servers, such as `nats://USER:PASSWORD@a,b,c` or `tls://a,b`.
     certs: the directory of certificates for TLS, as for front_end_tls(). The servers must have a

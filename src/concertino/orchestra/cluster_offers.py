@@ -93,7 +93,7 @@ class ClusterOffers:
     def withdraw(self) -> None:
         """Stop accepting calls of the plugins that are offered now. Calls in progress go on.
 
-        Call this before close(). update() does not offer a plugin again while it goes on running.
+        update() does not offer these plugins again.
         """
         # The offers stay in `_offers`, so that update() does not make new ones.
         for offer in self._offers.values():
@@ -162,15 +162,12 @@ class _Offer:
     async def find_tool(self, name: str, ai: str, peer: RemotePeer) -> PluginProcess:
         """Return this plugin for every call, because the hub that sends the call has chosen it.
 
-        The arguments are those of ToolFinder (hub_calls.py), and are not used.
+        Implements ToolFinder (hub_calls.py), as the next method does.
         """
         return self.plugin
 
     def explain_missing_tool(self, name: str, ai: str) -> str:
-        """Return a sentence that says that this plugin does not have the tool.
-
-        ai: not used; see ToolFinder (hub_calls.py).
-        """
+        """Return a sentence that says that this plugin does not have the tool."""
         return f"{self.plugin.id} has no tool {name!r}"
 
     async def _answer(

@@ -103,8 +103,8 @@ class EventLog:
     first, last: the numbers of the oldest and of the newest event in the log. Events between them
         may have been dropped. In an empty log, `first` is larger than `last`.
     last_at_start: the number of the newest event that was published before restart() was called; 0
-        if there was none, or restart() was never called. Subscribers without a cursor do not get
-        the events up to this number, even if they are added later.
+        if there was none. Subscribers without a cursor do not get the events up to this number,
+        even if they are added later.
     topics: the topics of the newest events, including dropped events, at most MAX_TOPICS. The keys
         of the dict are an ordered set; the topic of the newest event is last.
     """
@@ -317,8 +317,8 @@ class EventReader:
     def take(self) -> EventDelivery | None:
         """Return the next event of the subscription; None if this call has found none.
 
-        After None, call wait(), and then take() again. None does not mean that there is no event:
-        one call looks at 1,000 events at most. If `is_behind` is True, wait() returns at once.
+        After None, call wait(), and then take() again. One call looks at 1,000 events at most, so
+        there may be an event nevertheless. Then `is_behind` is True, and wait() returns at once.
         In the result, `lost` is how many events the subscriber has missed before this event;
         UNKNOWN for an unknown number.
         """

@@ -299,8 +299,7 @@ def find_hubs(environment: Mapping[str, str]) -> dict[int, Path]:
                 if not pid.isdecimal():
                     continue
                 # remove_stale_sockets() cannot know whether a hub in another pid namespace, such as
-                # that of a container, still runs. If nobody listens, the hub was killed. A socket
-                # that was made just now may not listen yet.
+                # that of a container, still runs. A hub that has just started may not listen yet.
                 if is_old(path) and _refuses(path):
                     path.unlink(missing_ok=True)
                 else:

@@ -1,8 +1,5 @@
 """RPC connections over NATS: the caller's side.
 
-    link = NatsLink(cluster, caller="orchestrator", callee="tools.notes")
-    response = await link.request(request)
-
 Hubs use a NatsLink to call plugins, and plugins use one to call the hub.
 
 A worker is one process of the plugin that is called. The worker that gets a request sends an

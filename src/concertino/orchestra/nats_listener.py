@@ -1,7 +1,5 @@
 """RPC connections over NATS: the callee's side, which answers requests.
 
-    listener = NatsListener(cluster, "tools.notes", answer)
-
 A plugin uses a NatsListener to answer hubs. A hub uses one NatsListener to answer plugins, and one
 for each plugin that it offers, to answer the calls of other hubs (cluster_offers.py). With a
 NatsListener, a process becomes a worker of a plugin: NATS delivers each request to one of the

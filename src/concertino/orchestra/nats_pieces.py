@@ -54,10 +54,9 @@ class OutgoingPieces:
         return self._received >= self._count
 
     def first(self) -> bytes:
-        """Return the first piece of a request, and count it as sent. Call this first for a request.
+        """Return the first piece, and count it as sent. A request begins with this.
 
-        The caller must send the piece, because only this piece has the headers of the request. The
-        receipts make this object send the other pieces.
+        The caller must send the piece, because only this piece has the headers of the request.
         """
         self._next = 1
         return self._payload[:PIECE_BYTES]
@@ -68,10 +67,7 @@ class OutgoingPieces:
         self.send_window()
 
     def send_window(self) -> None:
-        """Send pieces until MAX_WINDOW of them have no receipt, or all are sent.
-
-        Call this first for a response. on_receipt() calls it later.
-        """
+        """Send pieces until two have no receipt, or all are sent. A response begins with this."""
         while self._next < min(self._count, self._received + MAX_WINDOW):
             number = self._next
             self._next += 1
@@ -111,7 +107,7 @@ class IncomingPieces:
 
 
 class PartialRequest:
-    """A request that arrives in pieces: its IncomingPieces, and what the worker knows about it.
+    """A request that arrives in pieces.
 
     caller: the name of the caller.
     pieces: the pieces that have arrived.
@@ -129,7 +125,7 @@ class PartialRequest:
 
 
 class PartialResponse:
-    """A response that is being sent in pieces: its OutgoingPieces, and what follows it.
+    """A response that is being sent in pieces.
 
     pieces: the pieces of the response.
     is_last: whether no other response to the request follows. A stream has several responses.
@@ -165,7 +161,6 @@ class LongMessages(Generic[M]):
     def __bool__(self) -> bool:
         return bool(self._messages)
 
-    # Hashable, because for an RpcServer a key may be any hashable object.
     def __contains__(self, reply: Hashable) -> bool:
         return reply in self._messages
 
