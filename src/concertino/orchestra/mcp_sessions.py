@@ -155,7 +155,7 @@ class McpSessions:
                 # (hold_opening()), but goes on starting the server.
                 if has_started or not isinstance(exc.__cause__, RpcError):
                     raise
-                # The session of the Proxy has put this prefix before its reason.
+                # The refusal of a session begins with this text (protocol/session.py).
                 self._delay = exc.__cause__.message.removeprefix("Internal error: ")
                 await asyncio.wait((host.started,))
 
