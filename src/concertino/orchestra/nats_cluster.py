@@ -107,5 +107,6 @@ def _tls_context(certificates: Certificates, user: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(certificates.crt("ca"))
-    context.load_cert_chain(certificates.crt(user), certificates.key(user))
+    # With the empty password, OpenSSL does not ask for a password on the terminal.
+    context.load_cert_chain(certificates.crt(user), certificates.key(user), "")
     return context
