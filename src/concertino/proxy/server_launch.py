@@ -153,6 +153,8 @@ async def read_launch_secrets(launch: UnreadLaunch) -> LaunchTarget:
     learn(headers)
     if launch.command is None:
         assert launch.url is not None, "the reader of the file has checked this"
+        # With headers, Client refuses an address that is no URL. Without, it is an address such as
+        # `unix:PATH`, at which `auth` has no meaning.
         if headers or is_url(launch.url):
             texts = {name: join(parts) for name, parts in launch.auth.items()}
             try:
