@@ -161,8 +161,8 @@ class PluginContext:
     def subcall_context(self, context: Context) -> SubcallContext:
         """Return a context with which one tool can call other tools of this plugin.
 
-        context: the tool's own context: this object, or a wrapper that a middleware has put around
-            this object. The result passes everything but calls of tools on to `context`.
+        context: the tool's own context: this object, or a ContextWrapper around it
+            (backend/wrappers.py). The result passes everything but calls of tools on to `context`.
         """
         names_of_calls = (self.call.tool_name,)
         # {}: no `_meta` is passed on to the called tools. [0]: no tool has been called yet.

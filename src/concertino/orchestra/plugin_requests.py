@@ -67,8 +67,8 @@ class PluginRequests:
 
     name: the plugin's id.
     backend: handles the calls of tools and prompts. For a Plugin, this is the Plugin itself.
-    has_tool: called with a tool's name and the Context of a call; returns whether the plugin has
-        the tool for this caller.
+    has_tool: called with a tool's name and the Context of a call. Returns whether the plugin
+        offers this caller a tool with this name.
     prompt_names: returns the names of the current prompts.
     storages: storage type -> the plugin's store for this type.
     in_thread: runs a blocking function in a thread, and returns the function's result.

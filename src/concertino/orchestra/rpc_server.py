@@ -44,7 +44,8 @@ MAX_IN_FLIGHT = 1024
 MAX_BYTES_IN_FLIGHT = 4 * MAX_FRAME_BYTES
 # The limit for the total size of the responses that the peer has not read: the sum of the windows
 # of MAX_IN_FLIGHT streams. A peer that reads does not reach it. Beyond the limit, chunks, and
-# responses of more than LARGE_BYTES, are refused.
+# responses of more than LARGE_BYTES, are refused. A ChunkSender pauses much earlier, at the
+# MAX_UNREAD_BYTES of streams.py.
 MAX_UNREAD_BYTES = 256 * 2**20
 # Smaller responses need no limit, because MAX_IN_FLIGHT limits their number.
 LARGE_BYTES = 16 * 1024

@@ -156,7 +156,8 @@ def caller_fields(session: str) -> bytes:
 def call_request(params: Params, meta: Params, caller: bytes) -> bytes:
     """Return the PluginRequest for a tools/call, serialized without its id.
 
-    params, meta: the params of the MCP request, and the `_meta` in them.
+    params, meta: the params of the MCP request, and the `_meta` in them, as the caller has decoded
+        both. {} if there is no `_meta`.
     caller: the result of caller_fields().
     Raises RpcError if the params are invalid or too large.
     """
