@@ -201,7 +201,7 @@ def _compare(frame: bytes, found: Message | InvalidMessage) -> None:
         if answers:  # what cannot be read, but would be a response if it could, is not answered
             assert found.code in (0, PARSE), found
         else:  # text that is no JSON may contain responses, and then names their ids
-            assert (found.code == PARSE) is not bool(found.answers), found
+            assert (found.code == PARSE) is not bool(found.answered_ids), found
         assert found.id is UNSET or repr(found.id) == repr(id), f"{found.id!r} is not the id"
     elif isinstance(found, InvalidMessage):
         actual = ("bad", found.code, None if found.id is UNSET else found.id)

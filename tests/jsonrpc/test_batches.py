@@ -33,7 +33,7 @@ PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 
 def test_a_new_batch_misses_no_responses():
     batch = Batch()
-    assert (batch.answers, batch.ids, batch.missing, batch.size) == ([], set(), 0, 0)
+    assert (batch.responses, batch.ids, batch.missing, batch.size) == ([], set(), 0, 0)
 
 
 def test_a_batch_of_allowed_length_is_accepted():
@@ -58,7 +58,7 @@ def test_a_refused_batch_names_the_requests_of_ours_that_it_answers():
     )
     assert refusal is not None
     assert refusal.message == ("Invalid Request: batches are not part of this protocol revision")
-    assert refusal.answers == (5, 6)
+    assert refusal.answered_ids == (5, 6)
 
 
 def test_the_responses_are_sent_together_after_the_last_request():

@@ -10,7 +10,7 @@ from concertino.jsonrpc.messages import InvalidMessage
 
 NO_METHOD = InvalidMessage(-32600, "Invalid Request: no method", 7)
 NO_ID = InvalidMessage(-32700, "Parse error: no JSON")
-MALFORMED_RESPONSE = InvalidMessage(0, "Malformed response", answers=(7,))
+MALFORMED_RESPONSE = InvalidMessage(0, "Malformed response", answered_ids=(7,))
 
 
 def make_input(per_s: int = 10) -> InvalidInput:

@@ -279,7 +279,7 @@ def test_the_id_of_a_large_frame_is_read_without_decoding_all_of_it(
     found = decode(frame.replace(b"%b", PADDING))
 
     assert isinstance(found, InvalidMessage)
-    assert (found.code, found.id, found.answers) == (code, id, answers)
+    assert (found.code, found.id, found.answered_ids) == (code, id, answers)
 
 
 def test_a_large_batch_that_is_incomplete_is_refused_before_it_is_split():
@@ -422,7 +422,7 @@ def test_a_response_that_is_no_json_ends_the_request_with_its_id(
 ):
     found = decode(frame)
     assert isinstance(found, InvalidMessage)
-    assert (found.code, found.id, found.answers) == (0, UNSET, answers)
+    assert (found.code, found.id, found.answered_ids) == (0, UNSET, answers)
 
 
 @pytest.mark.parametrize(
@@ -444,7 +444,7 @@ def test_a_response_that_is_no_json_ends_the_request_with_its_id(
 def test_nothing_is_ended_by_what_has_no_id_or_is_a_line_of_a_log(frame: bytes):
     found = decode(frame)
     assert isinstance(found, InvalidMessage)
-    assert (found.id, found.answers) == (1 if b"NaN" in frame else UNSET, ())
+    assert (found.id, found.answered_ids) == (1 if b"NaN" in frame else UNSET, ())
 
 
 @pytest.mark.parametrize("before", [b"printed", b"[12:00] DEBUG {x} sending ", b"f\xfcr "])
@@ -458,27 +458,27 @@ def test_a_response_that_follows_printed_text_is_read(before: bytes):
 def test_what_a_log_quotes_is_no_message(rest: bytes):
     found = decode(b'sent {"jsonrpc":"2.0","id":1,' + rest)
     assert isinstance(found, InvalidMessage)
-    assert (found.code, found.id, found.answers) == (PARSE, UNSET, ())
+    assert (found.code, found.id, found.answered_ids) == (PARSE, UNSET, ())
 
 
 def test_a_response_nested_too_deeply_ends_the_request_with_its_id():
     deep = b"[" * 200_000 + b"]" * 200_000
     found = decode(b'{"jsonrpc":"2.0","result":%b,"id":1}' % deep)
-    assert found == InvalidMessage(0, "Parse error: nested too deeply", answers=(1,))
+    assert found == InvalidMessage(0, "Parse error: nested too deeply", answered_ids=(1,))
 
 
 @pytest.mark.parametrize("id", [b'"\\ud800"', b'"\xff"', b"[1]", b"null"])
 def test_no_request_has_an_id_that_is_no_json_either(id: bytes):
     found = decode(b'{"jsonrpc":"2.0","id":%b,"result":undefined}' % id)
     assert isinstance(found, InvalidMessage)
-    assert (found.code, found.answers) == (PARSE, ())
+    assert (found.code, found.answered_ids) == (PARSE, ())
 
 
 @pytest.mark.parametrize("rest", [b'"jsonrpc":"2.0"', b'"jsonrpc":"2.0","method":"x","result":{}'])
 def test_what_may_be_a_request_or_a_response_has_the_id_of_both(rest: bytes):
     found = decode(b'{"id":1,%b}' % rest)
     assert isinstance(found, InvalidMessage)
-    assert (found.code, found.id, found.answers) == (REQUEST, 1, (1,))
+    assert (found.code, found.id, found.answered_ids) == (REQUEST, 1, (1,))
 
 
 @pytest.mark.parametrize(
@@ -794,7 +794,7 @@ def test_an_overlong_frame_keeps_the_id_of_a_request_and_of_a_response():
         REQUEST, "Invalid Request: too long", 7
     )
     assert reject_oversize(b'{"id":7,"result":{"a":1,"b":', "too long") == InvalidMessage(
-        0, "too long", answers=(7,)
+        0, "too long", answered_ids=(7,)
     )
     assert reject_oversize(b'{"id":7', "too long").id is UNSET
 
@@ -813,7 +813,7 @@ def test_without_a_descriptor_to_read_the_module_with_a_response_that_is_no_json
     monkeypatch.setitem(sys.modules, "concertino.jsonrpc.deep_frames", None)
     found = decode(b'{"jsonrpc":"2.0","id":1,"result":undefined}')
     assert isinstance(found, InvalidMessage)
-    assert (found.code, found.answers) == (PARSE, ())
+    assert (found.code, found.answered_ids) == (PARSE, ())
 
 
 def test_without_a_descriptor_to_read_the_module_with_a_deep_batch_is_refused(

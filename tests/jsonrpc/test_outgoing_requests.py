@@ -57,7 +57,7 @@ def test_the_next_deadline_is_the_earliest():
     table.add(ignore, 20.0)
     earliest = table.add(ignore, 10.0)
     assert table.next_deadline == 10.0
-    assert table.pop_first_deadline() is earliest
+    assert table.take_first_deadline() is earliest
     assert table.next_deadline == 20.0
 
 
@@ -81,7 +81,7 @@ def test_deadlines_of_answered_requests_do_not_pile_up():
         del table[outgoing.id]
         assert table.next_deadline == 1_500.0
     assert len(table._deadlines) < 100
-    assert table.pop_first_deadline() is earliest
+    assert table.take_first_deadline() is earliest
 
 
 def test_a_disconnect_ends_all_requests_and_leaves_no_deadline():
@@ -128,7 +128,7 @@ def test_other_strings_are_the_id_of_no_request(id: str):
 def test_a_malformed_frame_fails_each_request_that_it_answers():
     table, outcomes = table_of_one()
     table.add(outcomes.append, None)
-    invalid = InvalidMessage(-32600, "Invalid Request: no version", answers=(2, "1", 7))
+    invalid = InvalidMessage(-32600, "Invalid Request: no version", answered_ids=(2, "1", 7))
     assert table.fail_answered(invalid)
     assert [str(exc) for exc in outcomes] == ["the answer is malformed: no version"] * 2
     assert not table.fail_answered(invalid)

@@ -968,9 +968,9 @@ class PeerMachine(RuleBasedStateMachine):
         if batch is None:
             return [] if answer is None else [answer]
         if answer is not None:
-            batch.answers.append(answer)
+            batch.responses.append(answer)
         batch.missing -= 1
-        return [batch.answers] if not batch.missing and batch.answers else []
+        return [batch.responses] if not batch.missing and batch.answers else []
 
     def free(self) -> bool:
         return self.ready and len(self.running) < 2 and self.held < 500
@@ -1048,13 +1048,15 @@ class PeerMachine(RuleBasedStateMachine):
             if each is None:
                 wanted.append(None)
             elif each is True:
-                batch.answers.append(
+                batch.responses.append(
                     error(None, INVALID, "Invalid Request: expected object, got array")
                 )
             elif each is False:
-                batch.answers.append(error(9, INVALID, 'Invalid Request: jsonrpc: expected "2.0"'))
+                batch.responses.append(
+                    error(9, INVALID, 'Invalid Request: jsonrpc: expected "2.0"')
+                )
             elif each in seen or self.in_use(each):
-                batch.answers.append(error(each, INVALID, IN_USE))
+                batch.responses.append(error(each, INVALID, IN_USE))
             else:
                 seen.append(each)
                 wanted.append(each)
@@ -1063,7 +1065,7 @@ class PeerMachine(RuleBasedStateMachine):
         assert [
             event.id if isinstance(event, IncomingRequest) else None for event in events
         ] == wanted
-        expected = [batch.answers] if not seen and batch.answers else []
+        expected = [batch.responses] if not seen and batch.answers else []
         for event in events:
             if isinstance(event, IncomingRequest):
                 size = len(json.dumps(request(event.id), separators=(",", ":")))
@@ -1351,7 +1353,7 @@ def test_a_response_is_dropped_when_too_many_wait_or_nothing_is_read():
         large(line, id)
     first, *dropped = line.take_sent()
     assert (first["id"], [message["id"] for message in dropped]) == (0, [5, 6, 7])
-    line.peer.drop_waiting_responses()
+    line.peer.settle_waiting_responses()
     dropped += line.take_sent()
     assert [message["id"] for message in dropped] == [5, 6, 7, 1, 2, 3, 4]
     assert {message["error"]["code"] for message in dropped} == {-32603}

@@ -229,7 +229,7 @@ def test_what_waits_is_dropped_with_an_error_that_says_so() -> None:
     for request in [rig.start(id) for id in range(3)]:
         assert request is not None
         rig.peer.respond(request, result(5 * MIB))
-    rig.peer.drop_waiting_responses()
+    rig.peer.settle_waiting_responses()
     _, one, two = rig.read(3)
     size = 5 * MIB + len(b'{"jsonrpc":"2.0","id":1,"result":{"x":""}}')
     for answer in (one, two):
@@ -305,7 +305,7 @@ def test_other_connections_that_do_not_read_use_up_the_budget_of_the_process() -
     assert [len(rig.frames) for rig in rigs] == [1, 1, 0, 0, 1, 1]
     [answer] = rigs[4].read(1)
     assert "10 MiB are unread" in answer["error"]["message"]
-    rigs[2].peer.drop_waiting_responses()
+    rigs[2].peer.settle_waiting_responses()
     [answer] = rigs[2].read(1)
     assert "10 MiB are unread" in answer["error"]["message"]
     for rig in rigs:
@@ -479,16 +479,16 @@ def test_a_call_that_is_kept_back_counts_nothing_until_its_result_will_fit() -> 
         unread.keep_back(call)
     assert rig.counts() == (0, 2, 0)
     # The first call runs, and its result may be as large.
-    assert not unread.may_begin(second)
+    assert not unread.try_begin(second)
     rig.peer.respond(first, result(5 * MIB))
-    assert not unread.may_begin(second)
+    assert not unread.try_begin(second)
     rig.read(1)
-    assert unread.may_begin(second)
+    assert unread.try_begin(second)
     assert rig.counts()[1] > 5 * MIB
-    assert not unread.may_begin(third)
+    assert not unread.try_begin(third)
     rig.peer.cancel(2, "no")
     # It has ended, so nothing depends on it.
-    assert unread.may_begin(third)
+    assert unread.try_begin(third)
     rig.peer.respond(second, result(10))
     assert rig.counts()[1:] == (0, 0)
     assert not rig.budget.unknown

@@ -26,17 +26,17 @@ __all__ = ["Batch", "Batches"]
 class Batch:
     """Collects the responses to the requests of one batch, which are sent as one array.
 
-    answers: the responses so far.
+    responses: the responses so far.
     size: the total size in bytes of the responses to requests. The errors for elements that are not
         messages do not count.
     ids: the ids of the requests, to find duplicates.
     missing: how many requests have no response yet. At 0 the array is sent.
     """
 
-    __slots__ = ("answers", "ids", "missing", "size")
+    __slots__ = ("ids", "missing", "responses", "size")
 
     def __init__(self) -> None:
-        self.answers: list[bytes] = []
+        self.responses: list[bytes] = []
         self.size = 0
         self.ids: set[Id] = set()
         self.missing = 0
@@ -65,8 +65,8 @@ class Batches:
 
         A batch is refused if it is empty or too long, or if the revision has no batches.
         elements: the undecoded messages of the batch.
-        The field `answers` of the returned error contains the ids of the responses in the batch.
-        The requests that these responses answer must fail.
+        The field `answered_ids` of the returned error contains the ids of the responses in the
+        batch. The caller must fail our requests with these ids.
         """
         limit = self._limits.max_batch
         if not self.accepted:
@@ -76,15 +76,15 @@ class Batches:
         else:
             return None
 
-        answers: list[Id] = []
+        answered_ids: list[Id] = []
         for message in map(decode, elements[:limit]):
             if type(message) is InvalidMessage:
-                answers += message.answers
+                answered_ids += message.answered_ids
             # A message with an id and without a method is a response.
             elif type(message) is Message and message.method is UNSET and message.id is not UNSET:
-                answers.append(message.id)
+                answered_ids.append(message.id)
         text = f"Invalid Request: {text}"
-        return InvalidMessage(INVALID_REQUEST, text, answers=tuple(answers))
+        return InvalidMessage(INVALID_REQUEST, text, answered_ids=tuple(answered_ids))
 
     def add_response(self, batch: Batch, id: Id, frame: bytes) -> None:
         """Add the response to the request `id` of a batch.
@@ -103,7 +103,7 @@ class Batches:
             # An error that is longer than the response would save nothing.
             if len(error) < len(frame):
                 frame = error
-        batch.answers.append(frame)
+        batch.responses.append(frame)
         batch.size += len(frame)
         self.size += len(frame)
 
@@ -117,4 +117,4 @@ class Batches:
         if batch.missing:
             return b""
         self.size -= batch.size
-        return b"[%b]" % b",".join(batch.answers) if batch.answers else b""
+        return b"[%b]" % b",".join(batch.responses) if batch.responses else b""

@@ -26,19 +26,25 @@ __all__ = [
 # At most this many strings and brackets are examined. That takes about 20 ms, and 1 ms for each
 # megabyte between them.
 MAX_TOKENS = 50_000
-# If a frame has more, the id is also searched for in this many bytes at its end.
+# If a frame has more than MAX_TOKENS, the id is also searched for in this many bytes at its end.
 TAIL_BYTES = 1024
 
 # A string, or the beginning of a string at the end of the frame. The possessive quantifiers (++,
 # *+, ?+) keep the search linear.
 STRING = rb'"(?:[^"\\]++|\\.?)*+"?+'
-# What stands before a token, and then one token: a string, a key with its colon and its value (if
-# that is a string or an integer), a run of opening or of closing brackets, or the end of the text.
-# Matching the bytes before a token takes a twentieth of the time that a search in them takes.
+# The bytes before a token, and then one token. Matching the bytes before a token takes a twentieth
+# of the time that a search in them takes. A token is one of four:
+# - a string; if it is a key, with its colon, and with its value if that is a string or an integer.
+#   The lookahead excludes the beginning of a number that is no integer, such as 1.5.
+# - a run of opening brackets
+# - a run of closing brackets
+# - the end of the text
 TOKEN = re.compile(
     rb'[^"\[\]{}]*+'
-    rb"(?:(%b)(?:\s*+(:)\s*+(%b|-?[0-9]++(?![0-9.eE]))?+)?+|([\[{]++)|([\]}]++)|\Z)"
-    % (STRING, STRING),
+    rb"(?:(%b)(?:\s*+(:)\s*+(%b|-?[0-9]++(?![0-9.eE]))?+)?+"
+    rb"|([\[{]++)"
+    rb"|([\]}]++)"
+    rb"|\Z)" % (STRING, STRING),
     re.DOTALL,
 )
 # One token of an array: a string, a run of opening or of closing brackets, or a comma.
@@ -99,7 +105,7 @@ def find_last_id(frame: bytes) -> bytes | None:
 
 
 def find_objects(line: bytes) -> list[OuterMembers]:
-    """Return the JSON objects in a line of text that may be responses.
+    """Return those JSON objects in a line of text that may be responses.
 
     The first member of such an object is `jsonrpc`, `id`, `result` or `error`. The last object may
     be incomplete. Objects inside of returned objects are not returned. Only the first
@@ -130,6 +136,7 @@ def _read_object(text: bytes, begin: int, max_tokens: int) -> OuterMembers:
             depth += len(openers)
         elif closers is not None:
             if len(closers) >= depth:
+                # The object ends at the bracket number `depth` of this run (group 5).
                 members.end = token.start(5) + depth
                 return members
             depth -= len(closers)

@@ -65,9 +65,11 @@ class Framer:
         self._discarding = False
 
     def take_line(self, chunk: bytes) -> bytes | None:
-        """Return the frame if `chunk` is exactly one complete line.
+        """Return the frame if `chunk` is exactly one complete line, as far as this is easy to see.
 
-        Otherwise return None and consume nothing; the caller must then pass the chunk to feed().
+        Returns None and consumes nothing in all other cases: also if the beginning of a line is
+        collected already, if the line is blank or too long, or if it contains a carriage return.
+        The caller must then pass the chunk to feed().
         """
         # This is a fast path for clients, which usually get the response to a call as one line. It
         # makes no list.

@@ -43,13 +43,15 @@ class IncomingRequest(Struct, eq=False):
     throttle: the rate limits for progress and log notifications about the request; None before the
         first notification.
     last_progress: the highest progress value that was sent so far.
-    kind: the method and the name of the tool or prompt, while the request runs and `unread` counts
-        it; otherwise None.
-    expected_bytes: the probable size of the response, while the request runs; 0 if not known.
-    unread: the UnreadResults of the connection, which limits the memory for responses that the
-        client has not read; None before the request runs.
-    has_begun: whether the code of the `def` handler is known to have begun in a thread. Then it is
-        too late for UnreadResults.keep_back(), which would let the call wait.
+
+    UnreadResults, which limits the memory for responses that the client has not read, sets these:
+
+    unread: the UnreadResults of the connection; None before the request runs.
+    kind: the method and the name of the tool or prompt, while `unread` counts a response for the
+        request; otherwise None.
+    expected_bytes: the size of the response that `unread` counts; 0 if it is not known.
+    has_begun: True after UnreadResults.expect() or count_as_unknown(), which the runtime calls when
+        the code of a `def` handler has begun in a thread. False for all other handlers.
     """
 
     id: Id
@@ -71,15 +73,16 @@ class IncomingRequest(Struct, eq=False):
 class ResultCounter(Protocol):
     """The methods of UnreadResults that may be called through IncomingRequest.unread.
 
-    jsonrpc/unread_results.py describes the methods. The class itself cannot be named here, because
-    its module imports this module.
+    jsonrpc/unread_results.py describes the methods.
     """
+
+    # The class itself cannot be named here, because its module imports this module.
 
     def known_size(self, kind: Kind) -> int: ...
     def expect(self, incoming: IncomingRequest, size: int) -> None: ...
     def count_as_unknown(self, incoming: IncomingRequest) -> None: ...
     def keep_back(self, incoming: IncomingRequest) -> None: ...
-    def may_begin(self, incoming: IncomingRequest) -> bool: ...
+    def try_begin(self, incoming: IncomingRequest) -> bool: ...
     def may_postpone(self, size: int) -> bool: ...
     def postpone(self, incoming: IncomingRequest, size: int) -> None: ...
     def end_postponed(self, size: int) -> None: ...
@@ -118,7 +121,7 @@ class RequestTable(dict[Id, R], Generic[R]):
         incoming.size = 0
 
     def clear(self) -> None:
-        """Remove all requests. Unlike remove(), this does not change their attribute `table`."""
+        """Remove all requests. The caller must set their attribute `table` to None."""
         super().clear()
         self.size = 0
 

@@ -32,11 +32,11 @@ class InvalidInput:
     oversize: how many frames have arrived that were too long.
     first_problem: what was wrong with the first invalid frame.
     first_frame: the beginning of the first invalid frame.
-    has_news: set to True whenever `count`, `oversize` or `suppressed` grows. The code that logs
-        the numbers sets it to False.
-    suppressed: how many error responses were not sent, because of the rate limit.
-    unsolicited: how many responses arrived for which no request was pending. In a client, also how
-        many invalid frames arrived.
+    has_news: set to True whenever `count`, `oversize` or `suppressed` grows, which servers log. The
+        code that logs the numbers sets it to False.
+    suppressed: how many error responses the rate limit has prevented.
+    unsolicited: how many frames arrived that this end has not asked for: responses for which no
+        request was pending, and, in a client, invalid frames. The clients report this one number.
     """
 
     __slots__ = (

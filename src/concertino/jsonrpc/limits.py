@@ -34,7 +34,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, metaclass=HintingS
     max_message_bytes: the size of the longest frame, in either direction, without its newline. (A
         frame is the JSON text of one message or batch.)
     high_water_bytes: when this much output is buffered, no more calls start and no more input is
-        read.
+        read. (max_unread_bytes is for the results of the calls that run then.)
     low_water_bytes: when the buffered output has fallen below this, calls start again and input is
         read again.
     max_in_flight: the number of calls that run at the same time.
@@ -56,9 +56,10 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, metaclass=HintingS
     max_connections: the number of clients of one listening socket. The default is half of 1024,
         which is the usual limit for file descriptors.
     drain_s: how many seconds a shutdown waits for running calls, and for output to be read.
-    max_unread_bytes: how many bytes of output a client may leave unread. A call starts only if its
-        result will probably not exceed this limit. A large result that exceeds the limit waits. If
-        the client reads nothing for drain_s seconds, waiting results are dropped.
+    max_unread_bytes: how many bytes of output a client may leave unread. A call starts only if the
+        unread output, with the probable results of this call and of those that run, stays within
+        the limit. A large result that exceeds the limit waits. If the client reads nothing for
+        drain_s seconds, waiting results are dropped.
     max_unread_bytes_total: how many bytes of output all clients of the process together may leave
         unread.
     opening_s: how many seconds a client's first request waits while the server is starting. If the

@@ -87,15 +87,15 @@ class InvalidMessage(Struct, frozen=True):
         response, or a notification with malformed params.
     message: the error's text; "" if the frame need not be logged, such as a blank line.
     id: the id for the error response; UNSET if the frame has no readable id, or is a response.
-    answers: the ids of our requests to which the frame is a malformed response. If the code is not
-        0, the frame may also be a malformed request of the other side with this id. Empty for all
-        other frames.
+    answered_ids: the ids of our requests that must fail, because the frame seems to be a malformed
+        response to them. If the code is not 0, the frame may be a malformed request instead, so
+        the error response is for that case. Empty for all other frames.
     """
 
     code: int
     message: str
     id: Id | UnsetType = UNSET
-    answers: tuple[Id, ...] = ()
+    answered_ids: tuple[Id, ...] = ()
 
 
 # A larger frame that msgspec rejects is not decoded by `json`, which makes objects of all values.
@@ -122,7 +122,7 @@ UNVERSIONED = frozenset(("id", "result", "error"))
 IGNORED = InvalidMessage(0, "")
 NULL = Raw(b"null")
 # The member `jsonrpc` of each valid message.
-VERSION = Raw(b'"2.0"')
+JSONRPC_VERSION = Raw(b'"2.0"')
 
 # Decodes a frame that is a Request in 0.8 us, while decode() takes 1.1 us. The caller must have
 # checked that the frame is UTF-8. For a frame that is not a Request, this raises DecodeError or
@@ -159,12 +159,13 @@ def decode(frame: bytes | Raw) -> Message | InvalidMessage:
         # A response has either a result or an error (JSON-RPC 2.0 section 5).
         if (message.result is ABSENT) is not (message.error is ABSENT):
             return message
-        answers = _answered_ids(message.id)
-        # A response must not be answered, even if it is malformed, so its error code is 0.
+        answered_ids = _answered_ids(message.id)
+        # A response must not be answered, even if it is malformed, so its error code is 0. A frame
+        # without a method, result and error may be a request, too, so it gets an error response.
         if message.result is not ABSENT:
-            return InvalidMessage(0, f"{MALFORMED}a result and an error", answers=answers)
+            return InvalidMessage(0, f"{MALFORMED}a result and an error", answered_ids=answered_ids)
         text = "Invalid Request: expected a method, a result or an error"
-        return InvalidMessage(INVALID_REQUEST, text, message.id, answers)
+        return InvalidMessage(INVALID_REQUEST, text, message.id, answered_ids)
 
     if message.result is not ABSENT or message.error is not ABSENT:
         text = "Invalid Request: a method together with a result or an error"
@@ -225,7 +226,7 @@ def describe_decode_error(exc: Exception, max_chars: int | None = None) -> str:
 def encode_request(id: Id, method: str, params: bytes) -> bytes:
     """Return a request as a frame.
 
-    params: a JSON object, as bytes.
+    params: a JSON object, as bytes; it may contain newlines.
     """
     return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (
         encode_id(id),
@@ -237,7 +238,7 @@ def encode_request(id: Id, method: str, params: bytes) -> bytes:
 def encode_notification(method: str, params: bytes) -> bytes:
     """Return a notification as a frame.
 
-    params: a JSON object, as bytes.
+    params: a JSON object, as bytes; it may contain newlines.
     """
     return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (encode(method), one_line(params))
 
@@ -275,7 +276,11 @@ def encode_id(id: Id) -> bytes:
     return b"%d" % id if type(id) is int else encode(id)
 
 
-# Diagnosis of frames that could not be decoded
+# Diagnosis of frames that could not be decoded. _diagnose() chooses by the kind of the frame:
+# - JSON, but not a message: _find_invalid_member(), and for responses _reject_response()
+# - nested too deeply: _reject_deep()
+# - not JSON: _reject_text(), which calls _reject_large() for a large frame, and _search_line() for
+# a line that even a lenient decoder rejects
 
 
 def _diagnose(frame: bytes, exc: Exception) -> Message | InvalidMessage:
@@ -296,9 +301,9 @@ def _diagnose(frame: bytes, exc: Exception) -> Message | InvalidMessage:
     if not frame.strip():
         return IGNORED
     if isinstance(exc, UnicodeDecodeError):
-        return _recover_id(frame, f"Parse error: not UTF-8 at byte {exc.start}")
+        return _reject_text(frame, f"Parse error: not UTF-8 at byte {exc.start}")
     if type(exc) is DecodeError:
-        return _recover_id(frame, f"Parse error: {exc}")
+        return _reject_text(frame, f"Parse error: {exc}")
 
     try:
         # The first line checks that the whole frame is JSON. The second line alone would not: it
@@ -309,9 +314,9 @@ def _diagnose(frame: bytes, exc: Exception) -> Message | InvalidMessage:
     except ValidationError as invalid:
         return InvalidMessage(INVALID_REQUEST, f"Invalid Request: {_describe(invalid)}")
     except DecodeError as invalid:
-        return _recover_id(frame, f"Parse error: {invalid}")
+        return _reject_text(frame, f"Parse error: {invalid}")
     except RecursionError:
-        return _recover_deep_id(frame)
+        return _reject_deep(frame)
 
     # `members` has the last value of each member. If these values make a message, use the message.
     last_members = encode(members)
@@ -339,7 +344,7 @@ def _find_invalid_member(members: dict[str, Raw]) -> InvalidMessage:
     except DecodeError as exc:
         return InvalidMessage(INVALID_REQUEST, f"Invalid Request: id: {_describe(exc)}")
 
-    if members.get("jsonrpc") != VERSION:
+    if members.get("jsonrpc") != JSONRPC_VERSION:
         return InvalidMessage(INVALID_REQUEST, 'Invalid Request: jsonrpc: expected "2.0"', id)
     try:
         _decode_text(method)
@@ -364,21 +369,21 @@ def _reject_response(members: dict[str, Raw]) -> InvalidMessage:
     else:
         if version is ABSENT:
             problem = 'jsonrpc: expected "2.0", and it is missing'
-        elif version != VERSION:
+        elif version != JSONRPC_VERSION:
             problem = 'jsonrpc: expected "2.0"'
         elif "method" in members:
             problem = "method: expected none"
         else:
             problem = "params: expected none"
-    answers: tuple[Id, ...] = ()
+    answered_ids: tuple[Id, ...] = ()
     if id is not ABSENT and is_response(members.keys() - {"method"}):
         try:
-            answers = _answered_ids(_decode_value(id))
+            answered_ids = _answered_ids(_decode_value(id))
         except (DecodeError, RecursionError):
             # The id is a number such as 1e400, which is too large for a float, or an array that is
             # nested too deeply. No request of ours has such an id.
             pass
-    return InvalidMessage(0, f"{MALFORMED}{problem}", answers=answers)
+    return InvalidMessage(0, f"{MALFORMED}{problem}", answered_ids=answered_ids)
 
 
 def is_response(names: AbstractSet[str]) -> bool:
@@ -404,8 +409,8 @@ def _answered_ids(id: object) -> tuple[Id, ...]:
     return (id,) if type(id) is int or type(id) is str else ()
 
 
-def _recover_id(frame: bytes, reason: str) -> Message | InvalidMessage:
-    """Return the parse error for a frame that msgspec rejects, with the request's id if possible.
+def _reject_text(frame: bytes, reason: str) -> Message | InvalidMessage:
+    """Return the parse error for a frame that is not JSON, with the request's id if possible.
 
     If a program has printed text, and then a response on the same line, the response is returned.
     reason: the text of the error.
@@ -415,14 +420,14 @@ def _recover_id(frame: bytes, reason: str) -> Message | InvalidMessage:
     # msgspec: it accepts NaN, control characters and lone surrogates. A lone surrogate is the usual
     # cause: a text was cut in the middle of an emoji.
     if len(frame) > LENIENT_BYTES:
-        return _recover_large_id(frame, reason)
+        return _reject_large(frame, reason)
 
     import json
 
     try:
         value: object = json.loads(str(frame, "utf-8", "replace"), strict=False)
     except (ValueError, RecursionError):
-        return _read_text(frame, reason)
+        return _search_line(frame, reason)
     if not isinstance(value, dict):
         return InvalidMessage(PARSE_ERROR, reason)
 
@@ -430,45 +435,47 @@ def _recover_id(frame: bytes, reason: str) -> Message | InvalidMessage:
     members: dict[str, object] = value  # pyright: ignore[reportUnknownVariableType]
 
     # msgspec says "truncated" both for an incomplete text and for a lone surrogate. json has
-    # accepted the text, so it is complete.
+    # accepted the text, so it is complete. (If msgspec changes the word, its own text is sent.)
     if reason.endswith("truncated"):
         reason = "Parse error: a string holds half a surrogate pair"
     id = members.get("id")
     # Some programs send a response with "method": null.
     names = {name for name in members if name != "method" or members[name] is not None}
     if is_response(names):
-        return InvalidMessage(0, reason, answers=_answered_ids(id))
+        return InvalidMessage(0, reason, answered_ids=_answered_ids(id))
     # An id that was damaged, or that cannot be encoded, would match no request of the sender.
     if type(id) is int or (type(id) is str and id.isprintable() and "\ufffd" not in id):
         return InvalidMessage(PARSE_ERROR, reason, id)
     return InvalidMessage(PARSE_ERROR, reason)
 
 
-def _recover_large_id(frame: bytes, reason: str) -> Message | InvalidMessage:
-    """Return the same as _recover_id() for a large frame, without decoding all of its values.
+def _reject_large(frame: bytes, reason: str) -> Message | InvalidMessage:
+    """Return the same as _reject_text() for a large frame, without decoding all of its values.
 
-    Unlike there, the id of a request is returned even if the frame is incomplete.
+    Unlike there, the error has the id of a request even if the frame is incomplete.
     """
     if not frame.lstrip().startswith(b"{"):
-        return _read_text(frame, reason)
+        return _search_line(frame, reason)
     if reason.endswith("truncated"):
         reason += ", or a string holds half a surrogate pair"
-    id, is_answer = _read_outer_id(frame)
-    if not is_answer:
+    id, seems_response = _read_outer_id(frame)
+    if not seems_response:
         return InvalidMessage(PARSE_ERROR, reason, id)
     # A second response may follow the beginning of this one.
-    others = _read_text(frame, reason)
-    answers = others.answers if isinstance(others, InvalidMessage) else ()
-    return InvalidMessage(0, reason, answers=tuple(dict.fromkeys((*_answered_ids(id), *answers))))
+    others = _search_line(frame, reason)
+    answered_ids = others.answered_ids if isinstance(others, InvalidMessage) else ()
+    return InvalidMessage(
+        0, reason, answered_ids=tuple(dict.fromkeys((*_answered_ids(id), *answered_ids)))
+    )
 
 
-def _read_text(frame: bytes, reason: str) -> Message | InvalidMessage:
+def _search_line(frame: bytes, reason: str) -> Message | InvalidMessage:
     """Return the response at the end of a line that is not JSON, or the parse error for the line.
 
     Such a line is usually a response that was cut off, two responses without a newline between
     them, or a text that the program has printed.
-    reason: the text of the error. The error's `answers` are the ids of the incomplete responses in
-        the line.
+    reason: the text of the error. The error's `answered_ids` are the ids of the incomplete
+        responses in the line.
     """
     # A printed text may end with a response for two reasons. The program has printed the text
     # without a newline, or it has logged what it sends. The response is used in both cases. After a
@@ -494,23 +501,25 @@ def _read_text(frame: bytes, reason: str) -> Message | InvalidMessage:
         if members.end is not None and frame[members.end :].strip():
             return InvalidMessage(PARSE_ERROR, reason)
 
-    answers: list[Id] = []
+    answered_ids: list[Id] = []
     for members in objects:
         if members.id is not None and is_response(members.names):
             try:
-                answers.append(_decode_id(members.id))
+                answered_ids.append(_decode_id(members.id))
             except (DecodeError, UnicodeDecodeError):
                 # No request of ours has such an id.
                 pass
-    return InvalidMessage(0 if answers else PARSE_ERROR, reason, answers=tuple(answers))
+    return InvalidMessage(
+        0 if answered_ids else PARSE_ERROR, reason, answered_ids=tuple(answered_ids)
+    )
 
 
-def _recover_deep_id(frame: bytes) -> InvalidMessage:
+def _reject_deep(frame: bytes) -> InvalidMessage:
     """Return a parse error, with the request's id, for a frame that is nested too deeply."""
     reason = "Parse error: nested too deeply"
-    id, is_answer = _read_outer_id(frame)
-    if is_answer:
-        return InvalidMessage(0, reason, answers=_answered_ids(id))
+    id, seems_response = _read_outer_id(frame)
+    if seems_response:
+        return InvalidMessage(0, reason, answered_ids=_answered_ids(id))
     return InvalidMessage(PARSE_ERROR, reason, id)
 
 
@@ -520,12 +529,13 @@ def reject_oversize(head: bytes, reason: str) -> InvalidMessage:
     head: the beginning of the frame, in which the id usually is; may be empty.
     reason: the text of the error.
     """
-    # The last value in the head may be cut off, so read only the text before the last comma. If
-    # that comma is inside of a string, the text is not valid JSON, so no wrong id is read.
+    # The last value in the head may be cut off, so read the id from the text before the last comma.
+    # If that comma is inside of a string, the text is not valid JSON, so no wrong id is read. The
+    # names, which tell whether the frame is a response, may come from the whole head.
     id, _ = _read_outer_id(head[: head.rfind(b",") + 1])
-    _, is_answer = _read_outer_id(head)
-    if is_answer:
-        return InvalidMessage(0, reason, answers=_answered_ids(id))
+    _, seems_response = _read_outer_id(head)
+    if seems_response:
+        return InvalidMessage(0, reason, answered_ids=_answered_ids(id))
     return InvalidMessage(INVALID_REQUEST, f"Invalid Request: {reason}", id)
 
 

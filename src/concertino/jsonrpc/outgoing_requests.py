@@ -20,7 +20,8 @@ from concertino.jsonrpc.messages import ABSENT, MALFORMED, InvalidMessage, Messa
 
 __all__ = ["OutgoingRequest", "PendingTable", "parse_error"]
 
-# The beginnings of the texts of InvalidMessages, which fail_answered() removes.
+# The beginnings of the texts of InvalidMessages. fail_answered() removes them, because its error
+# begins with words of its own.
 KINDS_OF_FAULTS = (MALFORMED, "Parse error: ", "Invalid Request: ")
 # A string with more digits is no id of ours. The first id has at most 10 digits, and ids count up.
 MAX_DIGITS = 18
@@ -30,9 +31,9 @@ MAX_DIGITS = 18
 if TYPE_CHECKING:
 
     class PendingRequest(Protocol):
-        """A request of ours that waits for its response.
+        """What PendingTable needs of a request that this end has sent.
 
-        Peer.request() makes an OutgoingRequest; client/pending_request.py has its own class.
+        OutgoingRequest has it, and so has the class of client/pending_request.py.
         """
 
         @property
@@ -42,9 +43,9 @@ if TYPE_CHECKING:
 
         @property
         def deadline(self) -> float | None:
-            """Return the time at which the request is abandoned, by the peer's clock.
+            """Return the time at which Peer.expire() abandons the request, by the peer's clock.
 
-            None means that it is never abandoned.
+            None means that it waits for ever.
             """
             ...
 
@@ -59,7 +60,8 @@ class OutgoingRequest(Struct, eq=False):
 
     id: the id of the JSON-RPC request.
     done: called once, with the undecoded result or an exception.
-    deadline: the time at which the request is abandoned, by the peer's clock; None for never.
+    deadline: the time at which Peer.expire() abandons the request, by the peer's clock; None to
+        wait for ever.
     """
 
     id: int
@@ -88,7 +90,8 @@ class PendingTable(dict[int, "PendingRequest"]):
         """Add a request with the next unused id, and return it.
 
         done: called once, with the undecoded result or an exception.
-        deadline: the time at which the request is abandoned, by the peer's clock; None for never.
+        deadline: the time at which Peer.expire() abandons the request, by the peer's clock; None to
+            wait for ever.
         """
         outgoing = OutgoingRequest(self.next_id, done, deadline)
         self.next_id += 1
@@ -100,8 +103,8 @@ class PendingTable(dict[int, "PendingRequest"]):
     @property
     def next_deadline(self) -> float | None:
         """Return the earliest deadline of a pending request; None if none of them has one."""
-        # Rebuild the heap when most of its entries belong to answered requests. A small heap is not
-        # worth it.
+        # Rebuild the heap when most of its entries belong to answered requests. That is not worth
+        # it for a heap of some dozen entries.
         if len(self._deadlines) > 2 * len(self) + 64:
             self._deadlines = [
                 (pending.deadline, pending.id)
@@ -114,11 +117,11 @@ class PendingTable(dict[int, "PendingRequest"]):
             heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
-    def pop_first_deadline(self) -> PendingRequest:
-        """Return the request with the earliest deadline, and forget this deadline.
+    def take_first_deadline(self) -> PendingRequest:
+        """Return the request to which next_deadline belongs, and forget this deadline.
 
-        The request stays in the table. Read next_deadline before: it also forgets the deadlines of
-        answered requests.
+        The request stays in the table. Call this only directly after next_deadline, if it was not
+        None; for an answered request it would raise KeyError.
         """
         return self[heappop(self._deadlines)[1]]
 
@@ -136,7 +139,7 @@ class PendingTable(dict[int, "PendingRequest"]):
             # Some servers write "5" for 5. The response is malformed, but the request that it
             # answers is known and can fail.
             text = f"{MALFORMED}id: expected an integer, got a string"
-            return self.fail_answered(InvalidMessage(0, text, answers=(id,)))
+            return self.fail_answered(InvalidMessage(0, text, answered_ids=(id,)))
         if response.error is ABSENT:
             outgoing.done(response.result)
         else:
@@ -144,7 +147,7 @@ class PendingTable(dict[int, "PendingRequest"]):
         return True
 
     def fail_answered(self, invalid: InvalidMessage) -> bool:
-        """Fail the pending requests whose ids are in `invalid.answers`, with a ProtocolError.
+        """Fail the requests whose ids are in `invalid.answered_ids`, with a ProtocolError.
 
         An id that is an integer in a string, such as "5", stands for that integer.
         Returns whether at least one pending request had such an id.
@@ -153,7 +156,7 @@ class PendingTable(dict[int, "PendingRequest"]):
         for prefix in KINDS_OF_FAULTS:
             reason = reason.removeprefix(prefix)
         failed = False
-        for id in invalid.answers:
+        for id in invalid.answered_ids:
             if type(id) is str and id.isascii() and id.isdigit() and len(id) <= MAX_DIGITS:
                 id = int(id)
             outgoing = self.pop(cast("int", id), None)

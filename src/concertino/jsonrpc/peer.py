@@ -1,10 +1,5 @@
 """Peer: one end of a JSON-RPC connection, without I/O.
 
-    peer = Peer(send, Limits(), time.monotonic)
-    event = peer.receive(frame)          # a request, a notification, a list of them, or None
-    peer.respond(request, b'{"ok":1}')   # calls send(frame, id)
-    peer.request("ping", b"{}", done)    # later calls done(result or exception)
-
 Requests of the other side are "incoming", our own are "outgoing". The peer matches responses to
 outgoing requests, and collects the responses of a batch. It decides whether an incoming request may
 start within the limits, and queues the request if not. Each incoming request gets exactly one
@@ -57,7 +52,8 @@ SHORT_ERROR_CHARS = 256
 RESULT = b'{"jsonrpc":"2.0","id":%b,"result":%b}'
 
 # The type of a function that sends a frame. Its second argument is the id of the request that the
-# frame belongs to, or None. It returns how many bytes of output the transport buffers.
+# frame belongs to, or None: an id of the other side, or of our own request if it belongs to no
+# other. It returns how many bytes of output the transport buffers.
 Send = Callable[[bytes, Id | None], int]
 
 R = TypeVar("R", bound=IncomingRequest)
@@ -69,8 +65,10 @@ class Peer(Generic[R]):
         peer = Peer(send, Limits(), time.monotonic)
         event = peer.receive(frame)          # a request, a notification, a list of them, or None
         peer.respond(request, b'{"ok":1}')   # calls send(frame, id)
+        peer.request("ping", b"{}", done)    # later calls done(result or exception)
 
     A frame is one JSON text, without the newline.
+
     send: called with each frame to be sent, and the id of the request that it belongs to, or None.
         It must return how many bytes of output are buffered. The attribute `send` may be replaced.
     limits: how many requests may run and wait, and how much memory messages may take.
@@ -81,9 +79,9 @@ class Peer(Generic[R]):
         default the peer has one of its own.
 
     Attributes:
-    running: incoming requests whose handlers are at work, and those whose response waits in
-        `unread`. The owner of the peer adds a request with add_running() if the request's handler
-        has to wait.
+    running: incoming requests whose handlers are at work, and those whose response waits until the
+        other side reads. The owner of the peer adds a request with add_running() if the request's
+        handler has to wait.
     waiting: incoming requests that admit() has queued, before they start.
     outgoing: requests that this end has sent and that wait for a response.
     buffered_bytes: how many bytes of output the transport buffers.
@@ -265,20 +263,20 @@ class Peer(Generic[R]):
         batch: the batch that contains it, or None.
         data: the data of the error response.
         """
-        input = self.invalid_input
+        invalid_input = self.invalid_input
         # Code 0 means that nothing may be sent in answer, as to a malformed response. A client
         # (`answered` is False) never answers an invalid frame. So if the frame may be a request or
         # a response, a client treats it as a response.
-        is_response = invalid.code == 0 or not input.answered
+        is_response = invalid.code == 0 or not invalid_input.answered
         if is_response and self.outgoing.fail_answered(invalid):
             return
-        answer = input.answer(invalid, frame, data, in_batch=batch is not None)
-        if answer is None:
+        response = invalid_input.answer(invalid, frame, data, in_batch=batch is not None)
+        if response is None:
             return
         if batch is not None:
-            batch.answers.append(answer)
+            batch.responses.append(response)
         else:
-            self.buffered_bytes = self.send(answer, None)
+            self.buffered_bytes = self.send(response, None)
 
     # Admission
 
@@ -286,13 +284,14 @@ class Peer(Generic[R]):
         """Return True if an incoming request may start now. Otherwise queue it and return False.
 
         pop_waiting() returns a queued request later. If the queue is full, the request is answered
-        with the error -31001 (busy) instead.
+        with the error -31001 (busy) instead: False is returned, too, and `incoming.open` is False.
         """
         limits = self._limits
-        # Requests start in order of arrival. But a call may overtake the queue if the first queued
-        # call waits only because results of its own tool are large. While nothing runs, one request
-        # may start whatever its size is, unless the memory for the unread responses of the whole
-        # process is nearly used up (is_strained).
+        # In the order of the conditions: Requests start in order of arrival, but a call may
+        # overtake the queue if the first queued call waits only because results of its own tool are
+        # large. The backend must be ready, and the other side must read. While nothing runs, one
+        # request may start whatever its size is, unless the memory for the unread responses of the
+        # whole process is nearly used up (is_strained).
         if (
             (not self.waiting or self.unread.may_overtake(incoming))
             and self.ready
@@ -368,14 +367,15 @@ class Peer(Generic[R]):
     def respond(self, incoming: IncomingRequest, result: bytes) -> None:
         """Answer an incoming request with a result, unless it was answered or cancelled before.
 
-        result: a JSON object.
+        result: a JSON object without newlines.
         """
         if incoming.open:
             self.send_response(incoming, RESULT % (encode_id(incoming.id), result))
 
     def send_response(self, incoming: IncomingRequest, frame: bytes) -> None:
-        """Send the response to an incoming request that is open, or keep it until there is memory.
+        """Send the response to an incoming request that is open.
 
+        A large response is kept while the limits for unread output do not allow it.
         frame: the whole message.
         """
         self.unread.on_response(incoming, len(frame))
@@ -413,7 +413,8 @@ class Peer(Generic[R]):
             if not unread.try_wait(incoming, frame):
                 return self._drop_response(incoming, len(frame))
             # The request goes back to `running` until the response is sent, because it can still be
-            # cancelled, and its id is in use.
+            # cancelled, and its id is in use. Its size is counted in `waiting` of the budget, so
+            # unread.on_start() is not called.
             return self.running.add(cast("R", incoming))
         incoming.open = False
 
@@ -450,7 +451,7 @@ class Peer(Generic[R]):
             unread.pop_waiting(incoming)
             self._answer(incoming, frame)
 
-    def drop_waiting_responses(self) -> None:
+    def settle_waiting_responses(self) -> None:
         """Send the waiting responses that fit into the limits, and errors in place of the rest.
 
         Called when the other side has read nothing for some time, and before a connection closes.
@@ -467,7 +468,7 @@ class Peer(Generic[R]):
         self._update_unread()
 
     def _update_unread(self) -> None:
-        """Tell `unread` how many bytes of output are buffered."""
+        """Tell `unread` how many bytes are buffered, with the responses of unfinished batches."""
         self.unread.update(self.buffered_bytes + self.batches.size)
 
     # Our notifications and requests
@@ -521,7 +522,7 @@ class Peer(Generic[R]):
     ) -> None:
         """Send a notification.
 
-        params: a JSON object.
+        params: a JSON object, as bytes.
         about: the id of the request of the other side to which the notification belongs; None if
             there is none.
         """
@@ -537,7 +538,7 @@ class Peer(Generic[R]):
     ) -> OutgoingRequest:
         """Send a request, and return the pending request.
 
-        params: a JSON object.
+        params: a JSON object, as bytes.
         done: called once: with the result as undecoded JSON, or with an RpcError, ProtocolError,
             TimeoutError or Disconnected. Not called after abandon().
         deadline: the time until which to wait for the response, by the peer's clock; None to wait
@@ -568,7 +569,7 @@ class Peer(Generic[R]):
         now: the current time by the peer's clock.
         """
         while (deadline := self.outgoing.next_deadline) is not None and deadline <= now:
-            outgoing = self.outgoing.pop_first_deadline()
+            outgoing = self.outgoing.take_first_deadline()
             self.abandon(outgoing, "timed out")
             outgoing.done(TimeoutError("no answer within the time limit"))
 

@@ -31,8 +31,8 @@ __all__ = ["LARGE_BYTES", "ProcessBudget", "ResultDropped", "UnreadResults", "ki
 # same time.
 LARGE_BYTES = 16 * 1024
 # At most this many calls of a tool start before one of them has returned, because nothing is known
-# about the size of its results. Eight results of the largest size fit into the limits: six in the
-# buffer and two that wait.
+# about the size of its results. Eight results of the largest size, 10 MiB, fit into the default
+# limits: six in the buffer (max_unread_bytes is 64 MiB) and two that wait (MAX_WAITING_BYTES).
 FIRST_CALLS = 8
 # A slow tool may run more calls although none has returned. Every GROWTH_S seconds, the number of
 # calls that may run is multiplied by GROWTH.
@@ -61,29 +61,38 @@ MAX_NAME_BYTES = 256
 
 
 class ResultDropped(RpcError):
-    """There is no memory for the result of a call. The call has been carried out."""
+    """There is no memory for the result of a call. The call has been carried out.
+
+    runtime/result_turns.py raises it.
+    """
 
 
 class ProcessBudget:
     """Counts the memory that the unread responses of all connections of a process take.
 
-    The kind of a call is its method together with the name of its tool or prompt.
-    limits: the limits of the process; `limit` is max_unread_bytes_total.
+    Make one for a process, and pass it to the Peer of each connection. Everything else is done by
+    their UnreadResults.
+
+    limits: the limits of the process.
 
     Attributes:
-    limit: how many bytes the unread responses may take.
+    limit: how many bytes the unread responses may take (max_unread_bytes_total).
     held: how many bytes the unread responses take now.
-    expected: how many bytes the running calls will probably return, except the calls in `unknown`.
-    waiting: the total size in bytes of the responses that wait until the limits allow them.
-    postponed: the total size of the results that were larger than expected and will be sent in a
-        later iteration of the event loop.
-    sizes: for each kind of call, the size of the largest recent response in bytes.
-    unknown: for each kind that has never returned a response, how many calls of it are running.
-    is_strained: whether the limit is nearly reached, so that each call must be checked before it
-        starts, even if it is the only one of its connection.
-    has_pressure: whether `held` is more than `limit` / PRESSURE_PART.
-    on_pressure: called with has_pressure whenever has_pressure changes; may be None.
+    on_pressure: called with True when `held` exceeds a sixteenth of `limit`, and with False when
+        that is over; may be None.
     """
+
+    # The other attributes are for UnreadResults and Peer:
+    #
+    # expected: how many bytes the running calls will probably return, except the calls in `unknown`
+    # waiting: the total size in bytes of the responses that wait until the limits allow them
+    # postponed: the total size of the results that were larger than expected and will be sent in a
+    #     later iteration of the event loop
+    # sizes: kind of call -> the size of the largest recent response in bytes
+    # unknown: kind of call that has never returned a response -> how many calls of it are running
+    # is_strained: whether the limit is nearly reached (to RESERVE_BYTES), so that each call must be
+    #     checked before it starts, even if it is the only one of its connection
+    # has_pressure: the last argument of on_pressure()
 
     __slots__ = (
         "_first_guess",
@@ -126,30 +135,30 @@ class ProcessBudget:
         self.is_strained = self.held + self.expected + unknown_bytes > self.limit - RESERVE_BYTES
 
     def guess(self, kind: Kind) -> int:
-        """Return how many bytes to reserve in the connection's limit for a result of unknown size.
+        """Return how many bytes of max_unread_bytes to reserve for a result of unknown size.
 
+        max_unread_bytes is the limit of each connection. At first this is 1 / FIRST_CALLS of it, so
+        that FIRST_CALLS calls may start. Each lower_guess() lowers it.
         kind: the kind of call (its method and the name of its tool), which has never returned.
-        At first this is 1 / FIRST_CALLS of the limit, so that FIRST_CALLS calls may start. Each
-        lower_guess() lowers it.
         """
         return self._guesses[kind][0] if kind in self._guesses else self._first_guess
 
     def guess_for_process(self, kind: Kind) -> int:
-        """Return how many bytes to reserve in the process's limit for a result of unknown size.
+        """Return how many bytes of max_unread_bytes_total to reserve for a result of unknown size.
 
+        max_unread_bytes_total is the limit of the process. At first this is the size of the largest
+        possible result, because that limit must hold even if all results are that large. Each
+        lower_guess() lowers it by the same factor as guess().
         kind: the kind of call (its method and the name of its tool), which has never returned.
-        At first this is the size of the largest possible result, because the limit of the process
-        must hold even if all results are that large. Each lower_guess() lowers it by the same
-        factor as guess().
         """
         return self.guess(kind) * self._largest_bytes // self._first_guess
 
     def lower_guess(self, kind: Kind, now: float, in_threads: bool = False) -> None:
         """Lower the result of guess() for a kind, so that more calls of this kind may start.
 
-        The guess is lowered at most once in GROWTH_S seconds. For calls that run in threads, it is
-        lowered at most once in THREAD_GROWTH_S seconds, which begin at the first call of this
-        method.
+        The guess is lowered at most once in GROWTH_S seconds, or, if calls of the kind run in
+        threads, in THREAD_GROWTH_S seconds. In the latter case, the first call of this method for
+        the kind lowers nothing and only starts that time.
         kind: the kind of call (its method and the name of its tool), which has never returned.
         now: the current time in seconds.
         in_threads: whether calls of this kind run in threads now.
@@ -195,15 +204,16 @@ class UnreadResults:
 
     Attributes:
     budget: the memory of unread responses of the process.
-    held: how many bytes of output the transport buffers; set by update().
+    held: how many bytes of output of this connection are buffered; set by update().
     waiting: the responses that are not passed to the transport yet, by request, oldest first.
     blocked_kind: the kind (the method, with the name of the tool or prompt) of the first queued
         call, if that call waits because its result would probably not fit; otherwise None.
-    on_blocked: a function that is called when a call or a response must wait. The runtime must then
-        call UnreadResults.on_slow_calls() after a moment, and Peer.drop_waiting_responses() if the
-        client reads nothing. If on_blocked is None, calls never wait.
-    small_bytes: responses up to this size are sent at once, even if the client has not read earlier
-        responses.
+    on_blocked: set by the runtime to a function that is called when a call or a response must wait.
+        The function must arrange a call of on_slow_calls() after a moment, and of
+        Peer.settle_waiting_responses() if the client reads nothing. If on_blocked is None, calls
+        never wait.
+    small_bytes: 16 KiB, or max_message_bytes if that is less. Responses up to this size are sent at
+        once, even if the client has not read earlier responses.
     dropped: how many responses were dropped. The code that logs the number sets it to 0.
     """
 
@@ -250,13 +260,15 @@ class UnreadResults:
     def has_room_for(self, incoming: IncomingRequest, is_alone: bool) -> bool:
         """Return whether the result of one more call will probably fit into the limits.
 
-        It must fit into the limit of the connection and into the limit of the process. The rules
-        are weaker for the only call of a client that has read nearly everything.
+        It must fit into the limit of the connection and into the limit of the process. A client
+        that has fewer than low_water_bytes unread may run one call nearly always, so that clients
+        that do not read cannot block it.
         is_alone: whether no other call of the connection runs.
         """
         kind = kind_of(incoming)
         budget = self.budget
-        # -1 for a kind that has never returned a response.
+        # How many bytes to expect in the limit of the connection, and in that of the process
+        # (_of_all, for all connections); -1 for a kind that has never returned a response.
         expected = expected_of_all = budget.sizes.get(kind, -1)
         if expected < 0 or kind in budget.unknown:
             # budget.expected does not contain the running calls of this kind, because nothing was
@@ -300,8 +312,10 @@ class UnreadResults:
         total = budget.held + budget.expected + expected_of_all
         if self.held + self._expected + expected <= self._limit and total <= budget.limit:
             return True
-        # Count this call as `reserve` bytes at most: a client that has read nearly everything must
-        # be able to get a single result that is larger than the reserve.
+        # The limit of the process may be exceeded by the reserve, and this call counts as `reserve`
+        # bytes at most: a client that has read nearly everything must be able to get a single
+        # result that is larger than the reserve. For example, with a reserve of 16 MiB and 256 MiB
+        # in use of 256 MiB, one result of any size may be expected.
         is_within = total - max(0, expected - reserve) <= budget.limit + reserve
         return is_alone and self.held < self._nearly_read_bytes and is_within
 
@@ -342,7 +356,7 @@ class UnreadResults:
         self.budget.record_size(incoming.kind or kind_of(incoming), size)
 
     def on_slow_calls(self, now: float, in_threads: Collection[Kind] = ()) -> None:
-        """Let more calls start of the tools that run but have never returned a result.
+        """Let more calls start of those tools that have running calls, but no result so far.
 
         The runtime calls this some time after on_blocked. By then these tools are probably slow,
         and waiting for their first result would block their other calls.
@@ -368,8 +382,9 @@ class UnreadResults:
         return self.budget.sizes.get(kind, 0)
 
     def expect(self, incoming: IncomingRequest, size: int) -> None:
-        """Count at least `size` bytes for the result of a call that has begun.
+        """Record that a call has begun, and count at least `size` bytes for its result.
 
+        A smaller size than the one that is counted already changes nothing.
         size: the size of the result in bytes, or an estimate of it.
         """
         incoming.has_begun = True
@@ -377,9 +392,9 @@ class UnreadResults:
             self._set_expected(incoming, incoming.kind, size)
 
     def count_as_unknown(self, incoming: IncomingRequest) -> None:
-        """Count a running call as if no call of its kind (its tool) had returned a result yet.
+        """Count a call that has begun as if no call of its kind had returned a result yet.
 
-        The call then delays only calls of its own kind.
+        The call then delays only calls of its own kind: its method and tool.
         """
         # Calls of other kinds must not wait until this call has ended, because its handler may be
         # waiting for something that those calls do.
@@ -392,19 +407,18 @@ class UnreadResults:
             self.budget.update_strain()
 
     def keep_back(self, incoming: IncomingRequest) -> None:
-        """Count nothing for the result of a call whose code must not begin yet.
+        """Delay a call that was started: nothing is counted for its result from now on.
 
-        The code may begin when may_begin() has returned True.
+        The caller must not run the call's code before try_begin() has returned True.
         """
         if incoming.kind is not None:
             # 1 byte, and not 0, which would mean that the size is unknown.
             self._set_expected(incoming, incoming.kind, 1)
 
-    def may_begin(self, incoming: IncomingRequest) -> bool:
-        """Return whether the code of a call that keep_back() has delayed may begin.
+    def try_begin(self, incoming: IncomingRequest) -> bool:
+        """Count the result of a call that keep_back() has delayed, if it will probably fit.
 
-        It may if its result will probably fit; the result is then counted from now on. Returns True
-        for a call that has ended.
+        Returns whether the code of the call may begin. Returns True for a call that has ended.
         """
         kind = incoming.kind
         if kind is None:
@@ -412,7 +426,8 @@ class UnreadResults:
         size = self.known_size(kind)
         expected = size * (self._unknown[kind] + 1)
         expected_of_all = size * (self.budget.unknown[kind] + 1)
-        # Each call that is kept back counts as 1 byte, so these calls do not matter here.
+        # Each call that is kept back counts as 1 byte, so fewer than LARGE_BYTES means that no
+        # other call with a large result runs.
         is_alone = not self._unknown and self._expected < LARGE_BYTES
         if not self._will_fit(expected, expected_of_all, is_alone):
             return False
@@ -443,10 +458,11 @@ class UnreadResults:
     # Responses
 
     def fits(self, size: int) -> bool:
-        """Return whether the limits of the connection and the process allow a large response now.
+        """Return whether the limits of the connection and the process allow a response now.
 
-        A client that has read everything may get a response of any size, unless the limit of the
-        process and RESERVE_BYTES are used up.
+        Asked only for a response of more than LARGE_BYTES; smaller ones are always sent. A client
+        that has read everything may get a response of any size, unless the limit of the process and
+        RESERVE_BYTES are used up.
         size: the length of the response in bytes.
         """
         return self._has_space(size, self.held, self.budget.held)
@@ -462,7 +478,8 @@ class UnreadResults:
         budget = self.budget
         if not held:
             # The client has read everything, so it must get its response, however large that is.
-            # The response counts as RESERVE_BYTES at most.
+            # The response counts as RESERVE_BYTES at most, and the limit may be exceeded by as
+            # much.
             reserve = RESERVE_BYTES + excess
             return held_of_all + min(size, RESERVE_BYTES) <= budget.limit + reserve
         fits_here = held + size <= self._limit + excess
@@ -471,7 +488,8 @@ class UnreadResults:
     def may_postpone(self, size: int) -> bool:
         """Return whether there is probably room for a result that is larger than expected.
 
-        If not, the result would be dropped, so it need not be encoded.
+        Such results are sent in a later iteration of the event loop (runtime/result_turns.py). If
+        there is no room, the result would be dropped, so it need not be encoded.
         size: the probable size of the result in bytes.
         """
         budget = self.budget

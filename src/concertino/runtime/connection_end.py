@@ -160,7 +160,7 @@ class ConnectionEnd:
         session = self._session
         peer = session.peer
         # The results of calls that have ended, but wait for a slow client, become errors as well.
-        peer.drop_waiting_responses()
+        peer.settle_waiting_responses()
 
         ended = 0
         for request in [*peer.running.values(), *peer.waiting.values(), *others]:

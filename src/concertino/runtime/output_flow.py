@@ -155,7 +155,7 @@ class OutputFlow:
 
             unread.on_slow_calls(now, kinds_in_threads(self._loop))
         if now - self._last_drain >= self._drain_s:
-            peer.drop_waiting_responses()
+            peer.settle_waiting_responses()
         if unread.dropped and not self._will_log_counts:
             self._schedule_counts_log()
         if unread.waiting:

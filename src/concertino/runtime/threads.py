@@ -14,7 +14,7 @@ message names them. And large results are limited, see docs/decisions/0094 and 0
   that result. So there are never more large results than threads.
 - When the result of a call turns out to be large, other calls of the same tool may already wait for
   a thread: they were admitted before anything was known, or while results were small. They are kept
-  back until their results will probably fit into the limits (UnreadResults.may_begin).
+  back until their results will probably fit into the limits (UnreadResults.try_begin).
 
 A call goes this way: run() calls _try_admit(), and then puts the job into the queue (_queue) or
 keeps it back (LoopJobs.kept). _release() puts the jobs that were kept back into the queue when
@@ -381,7 +381,7 @@ class Threads:
         trials = job.loop_jobs.trials
         if kind is None or not trials.is_on_trial(kind):
             is_large = kind is not None and counter.known_size(kind) >= LARGE_BYTES
-            return not is_large or counter.may_begin(call)
+            return not is_large or counter.try_begin(call)
         if not trials.try_start(kind):
             return False
         job.trial_kind = kind

@@ -18,7 +18,7 @@ from concertino.schema.arguments import (
 )
 from concertino.schema.violations import SchemaViolation
 
-__all__ = ["word_as_arguments"]
+__all__ = ["make_error_converter"]
 
 # `Any` in this file: errors of jsonschema_rs, which has no stubs, and JSON values.
 
@@ -60,28 +60,30 @@ _LIMITS = {
 MAX_QUOTED = 80
 
 
-def word_as_arguments(schema: Mapping[str, Any]) -> Callable[[Any], list[SchemaViolation]]:
-    """Return a function describe(error) that converts one error of jsonschema_rs to violations.
+def make_error_converter(schema: Mapping[str, Any]) -> Callable[[Any], list[SchemaViolation]]:
+    """Return a function convert(error) that converts one error of jsonschema_rs to violations.
 
-    describe() returns several violations if the error is about several unknown arguments.
-    schema: the input schema. The message about an unknown argument may suggest one of its
-        properties.
+    convert() returns several violations if the error is about several unknown arguments.
+    schema: the input schema. For an unknown argument, a similar property of the schema is
+        suggested.
     """
 
-    def describe(error: Any) -> list[SchemaViolation]:
+    def convert(error: Any) -> list[SchemaViolation]:
         steps: list[str | int] = error.instance_path
         kind = error.kind
         if kind.name == "required":
             return [SchemaViolation(join_path([*steps, kind.property]), MISSING_ARGUMENT)]
         if kind.name == "additionalProperties":
-            return _describe_unknown(steps, kind.unexpected, list(schema.get("properties", ())))
+            return _describe_unknown_members(
+                steps, kind.unexpected, list(schema.get("properties", ()))
+            )
         # Without declared properties, jsonschema_rs does not say which name is unknown.
         if kind.name == "falseSchema" and error.schema_path[-1:] == ["additionalProperties"]:
             text = f"{UNKNOWN_ARGUMENT}; it takes no arguments"
             return [SchemaViolation(join_path(steps), text)]
         return [SchemaViolation(join_path(steps), _describe_value(error) or error.message)]
 
-    return describe
+    return convert
 
 
 def join_path(steps: Iterable[str | int]) -> str:
@@ -97,7 +99,7 @@ def join_path(steps: Iterable[str | int]) -> str:
     return path
 
 
-def _describe_unknown(
+def _describe_unknown_members(
     steps: Sequence[str | int], unknown: Sequence[str], names: Sequence[str]
 ) -> list[SchemaViolation]:
     """Return the violations for unknown members of the arguments, or of an object inside of them.
@@ -134,6 +136,7 @@ def _describe_value(error: Any) -> str:
         return f"expected one of {_to_json(options)}, got {shown}"
     if kind.name == "pattern":
         return f"expected str matching regex {kind.pattern!r}"
+    # The type is right, and only the value is not, so the type that was expected is the one of it.
     if kind.name in _LIMITS:
         return f"expected {got} {_LIMITS[kind.name]} {kind.value}"
     return ""
@@ -157,6 +160,7 @@ def _expected_types(error: Any) -> list[str]:
 
 def _is_about(error: Any, outer: Any) -> bool:
     """Return whether an error inside an anyOf is about the same value as the anyOf's error."""
+    # The path of such an error may be relative to the anyOf, and is then empty.
     return list(error.instance_path) in ([], list(outer.instance_path))
 
 

@@ -36,9 +36,18 @@ _MAX_UNKNOWN = 20
 # A message has at most this many characters of a name or an enum value that the client has sent.
 _MAX_NAME_CHARS = 80
 
+# The types of defaults that msgspec takes unchanged.
+_PLAIN = (type(None), bool, int, float, str)
+
 # The messages for an argument that is missing, or that the handler does not have.
 MISSING_ARGUMENT = "required, but missing"
 UNKNOWN_ARGUMENT = "unknown argument"
+# The beginning of msgspec's message about a missing or unknown member -> our message. If msgspec
+# changes its messages, clients get them unchanged.
+_MEMBER_MESSAGES = {
+    "object missing required field ": MISSING_ARGUMENT,
+    "object contains unknown field ": UNKNOWN_ARGUMENT,
+}
 
 
 class InvalidArguments(ConcertinoError):
@@ -61,9 +70,9 @@ class ArgumentDecoder:
     signature: the signature of the handler.
     schema: the JSON Schema (2020-12) of the arguments object.
     injected: the names of the parameters that the server fills, such as the Context.
-    bind: a function bind(raw, injected) that returns (args, kwargs) for the handler.
+    bind: a function bind(raw, context) that returns (args, kwargs) for the handler.
         - raw: the JSON text of the arguments object; b"" for no arguments.
-        - injected: one object, such as the Context, which every injected parameter gets.
+        - context: one object, such as the Context, which every injected parameter gets.
         - bind() raises InvalidArguments if the arguments are invalid, or if the constructor of a
           user's class raises ValueError or TypeError. Other exceptions of constructors are not
           caught.
@@ -118,7 +127,7 @@ def argument_decoder(
     schema: dict[str, Any] = {"type": "object"}
     if fields:
         schema["properties"] = {name: field.schema for name, field in fields.items()}
-        if required := [name for name, field in fields.items() if not field.optional]:
+        if required := [name for name, field in fields.items() if field.is_required]:
             schema["required"] = required
     schema["additionalProperties"] = False
     if builder.definitions:
@@ -134,12 +143,18 @@ class _Field(msgspec.Struct, frozen=True):
 
     type: the type that msgspec decodes.
     schema: the argument's JSON Schema.
-    optional: `default` or `default_factory` for msgspec.field(); empty if the argument is required.
+    default: `default` or `default_factory` for msgspec.field(), by this name; empty if the argument
+        is required.
     """
 
     type: Any
     schema: dict[str, Any]
-    optional: dict[str, Any]
+    default: dict[str, Any]
+
+    @property
+    def is_required(self) -> bool:
+        """Return whether calls must have the argument."""
+        return not self.default
 
 
 def _make_field(parameter: Parameter, builder: SchemaBuilder, description: str | None) -> _Field:
@@ -148,7 +163,7 @@ def _make_field(parameter: Parameter, builder: SchemaBuilder, description: str |
     description: the description in the docstring; None if there is none.
     """
     annotation, default = parameter.annotation, parameter.default
-    optional: dict[str, Any] = {}
+    field_default: dict[str, Any] = {}
 
     # pydantic allows `x: int = Field(5, ge=0)`, where the default holds the constraints.
     if type(default).__module__ == "pydantic.fields":
@@ -156,7 +171,7 @@ def _make_field(parameter: Parameter, builder: SchemaBuilder, description: str |
         annotation = Annotated[annotation, field_info]
         default = MISSING
         if field_info.default_factory is not None:
-            optional = {"default_factory": field_info.default_factory}
+            field_default = {"default_factory": field_info.default_factory}
         elif not field_info.is_required():
             default = field_info.default
 
@@ -166,7 +181,7 @@ def _make_field(parameter: Parameter, builder: SchemaBuilder, description: str |
         # msgspec takes a default of a plain type unchanged. It copies or rejects other defaults, so
         # these come from a factory.
         is_plain = type(default) in _PLAIN
-        optional = {"default": default} if is_plain else {"default_factory": lambda: default}
+        field_default = {"default": default} if is_plain else {"default_factory": lambda: default}
 
         # `x: str = None` accepts null, too.
         if default is None and not _accepts_null(schema):
@@ -183,12 +198,14 @@ def _make_field(parameter: Parameter, builder: SchemaBuilder, description: str |
             # If JSON cannot express the default, the schema does not contain it.
             pass
         else:
+            # A default of another kind may be an object that its class makes from other JSON, so
+            # only plain ones are checked.
             if is_plain and type(default) is not field_type:
                 _check_default(default, field_type, schema.get("enum"))
 
     if description:
         schema.setdefault("description", description)
-    return _Field(field_type, schema, optional)
+    return _Field(field_type, schema, field_default)
 
 
 def _check_default(default: object, field_type: Any, allowed: list[Any] | None) -> None:
@@ -202,10 +219,6 @@ def _check_default(default: object, field_type: Any, allowed: list[Any] | None) 
     except DECODE_ERRORS as exc:
         problem = _violations(exc, "", allowed)[0].message
         raise RegistrationError(f"its default {default!r} does not fit: {problem}") from None
-
-
-# The types of defaults that msgspec takes unchanged.
-_PLAIN = (type(None), bool, int, float, str)
 
 
 def _accepts_null(schema: dict[str, Any]) -> bool:
@@ -234,7 +247,7 @@ def _make_bind(
     if not strict:
         decode = _refuse_nan(decode)
 
-    def bind_values(raw: Raw | bytes, injected: object) -> Bound:
+    def bind_values(raw: Raw | bytes, context: object) -> Bound:
         try:
             return astuple(decode(raw or b"{}")), {}
         except DECODE_ERRORS:
@@ -250,22 +263,22 @@ def _make_bind(
     if len(positions) == 1 and not keywords:
         (position,) = positions
 
-        def bind_with_one(raw: Raw | bytes, injected: object) -> Bound:
+        def bind_with_one(raw: Raw | bytes, context: object) -> Bound:
             try:
                 values = astuple(decode(raw or b"{}"))
             except DECODE_ERRORS:
                 values = astuple(struct(**_decode_each(raw, fields, strict)))
-            return (*values[:position], injected, *values[position:]), {}
+            return (*values[:position], context, *values[position:]), {}
 
         return bind_with_one
 
     # Keyword-only parameters come last in a signature, so their values are the last ones.
     first_keyword = len(parameters) - len(keywords)
 
-    def bind(raw: Raw | bytes, injected: object) -> Bound:
-        values, _ = bind_values(raw, injected)
+    def bind(raw: Raw | bytes, context: object) -> Bound:
+        values, _ = bind_values(raw, context)
         for position in positions:
-            values = (*values[:position], injected, *values[position:])
+            values = (*values[:position], context, *values[position:])
         return values[:first_keyword], dict(zip(keywords, values[first_keyword:], strict=True))
 
     return bind
@@ -275,7 +288,7 @@ def _make_argument_struct(fields: dict[str, _Field]) -> type[msgspec.Struct]:
     """Return the generated Struct, which has one field for each argument."""
     # Fields have generated names, because an argument may be called __init__.
     definitions: list[Any] = [
-        (f"f{index}", field.type, msgspec.field(name=name, **field.optional))
+        (f"f{index}", field.type, msgspec.field(name=name, **field.default))
         for index, (name, field) in enumerate(fields.items())
     ]
     # Instances are discarded at once, so the garbage collector need not track them.
@@ -317,13 +330,14 @@ def _decode_each(raw: Raw | bytes, fields: dict[str, _Field], strict: bool) -> d
     for index, (name, field) in enumerate(fields.items()):
         if name in arguments:
             try:
-                value = values[f"f{index}"] = decode_value(arguments.pop(name), field.type, strict)
+                value = decode_value(arguments.pop(name), field.type, strict)
+                values[f"f{index}"] = value
                 if not strict and (path := nan_path(value, name)) is not None:
                     message = "expected a finite number, got NaN or infinity"
                     violations.append(SchemaViolation(path, message))
             except DECODE_ERRORS as exc:
                 violations += _violations(exc, name, field.schema.get("enum"))
-        elif not field.optional:
+        elif field.is_required:
             violations.append(SchemaViolation(name, MISSING_ARGUMENT))
 
     violations += describe_unknown(list(arguments), list(fields))
@@ -404,13 +418,6 @@ def _violations(
         message = f"expected one of {json.encode(allowed).decode()}, got {got}"
         return [SchemaViolation(path, message)]
     return [_name_the_member(violation) for violation in violations_of(error, path)]
-
-
-# The beginning of msgspec's message about a missing or unknown member -> our message.
-_MEMBER_MESSAGES = {
-    "object missing required field ": MISSING_ARGUMENT,
-    "object contains unknown field ": UNKNOWN_ARGUMENT,
-}
 
 
 def _name_the_member(violation: SchemaViolation) -> SchemaViolation:

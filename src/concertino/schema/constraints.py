@@ -15,6 +15,7 @@ from __future__ import annotations
 import datetime
 import sys
 from collections import abc
+from collections.abc import Mapping
 from typing import Annotated, Any, cast
 
 from msgspec import Meta
@@ -49,7 +50,11 @@ _NAMES = (*_NUMERIC, "min_length", "max_length", "pattern")
 
 
 class Constraints:
-    """The constraints that apply to a type, from all Annotated around it.
+    """The constraints that apply to a type, from all Annotated around that type.
+
+    `Annotated[Annotated[int, Meta(ge=0)] | None, Meta(le=9)]` has two objects of this class. The
+    outer one collects `le`; its copy for the inner Annotated collects `ge` too, and is applied to
+    the int.
 
     In a union, each constraint applies to the members for whose type it is defined: in
     `Annotated[int | str, Meta(ge=0)]`, the constraint applies to the int. Constraints of a
@@ -57,17 +62,18 @@ class Constraints:
     """
 
     def __init__(self) -> None:
-        # Constraint -> value, from this Annotated and the Annotated around it.
+        # Constraint -> value: those of the object that was copied, and the collected ones.
         self._values: dict[str, Any] = {}
-        # The constraints that this Annotated has added.
+        # The names of the constraints that collect() has added.
         self._own: set[str] = set()
-        # The constraints that were applied to a type. All copies share this set.
+        # The names of the constraints that were applied to a type. An object and its copies share
+        # this set, because a copy applies the constraints of the outer Annotated.
         self._used: set[str] = set()
         # Whether the pattern comes from pydantic, whose own engine takes linear time.
         self._is_pydantic = False
 
     def copy(self) -> Constraints:
-        """Return the constraints for an Annotated inside this one."""
+        """Return a copy, to which the constraints of an inner Annotated can be added."""
         constraints = Constraints()
         constraints._values = self._values.copy()
         constraints._used = self._used
@@ -89,29 +95,33 @@ class Constraints:
                 self._values[name] = getattr(value, "pattern", value)
                 self._own.add(name)
 
-    def apply(self, kind: Any, schema: Schema) -> tuple[Any, Schema]:
-        """Return a type and its schema, with the constraints that are defined for the type.
+    def apply(self, type: Any, schema: Schema) -> tuple[Any, Schema]:
+        """Return `type` and a copy of its schema with those constraints that fit the type.
 
         If Python's `re` may be slow with a pattern, the type becomes a custom type that matches
         with a linear engine. Raises NeedsPydantic if such a pattern comes from pydantic.
         """
         schema = schema.copy()
         if not self._values:
-            return kind, schema
+            return type, schema
 
-        keywords = dict[str, str]()
-        if kind in (datetime.datetime, datetime.time):
-            # JSON Schema has no keyword for time zones, so `tz` changes only the type.
-            keywords = {"tz": ""}
+        # Constraint that fits the type -> keyword of JSON Schema; None if there is no keyword.
+        keywords: Mapping[str, str | None] = {}
+        if type in (datetime.datetime, datetime.time):
+            keywords = {"tz": None}
         # Of the types that are strings in JSON, such as dates, only str has lengths and patterns.
-        elif kind is str or schema.get("type") != "string":
-            keywords = _KEYWORDS.get(schema.get("type", ""), keywords)
+        elif type is str or schema.get("type") != "string":
+            keywords = _KEYWORDS.get(schema.get("type", ""), {})
         fitting = {name: value for name, value in self._values.items() if name in keywords}
         if not fitting:
-            return kind, schema
+            return type, schema
 
         self._used.update(fitting)
-        schema |= {keywords[name]: value for name, value in fitting.items() if keywords[name]}
+        schema |= {
+            keyword: value
+            for name, value in fitting.items()
+            if (keyword := keywords[name]) is not None
+        }
         if "pattern" in fitting:
             # Imported here because few handlers have patterns.
             from concertino.schema.regex_safety import find_backtracking
@@ -123,10 +133,13 @@ class Constraints:
 
                 convert = make_pattern_converter(fitting.pop("pattern"), fitting, reason)
                 return custom_type(convert), schema
-        return Annotated[kind, Meta(**fitting)], schema
+        return Annotated[type, Meta(**fitting)], schema
 
     def find_unfit(self) -> list[str]:
-        """Return the names of this Annotated's constraints that were not applied to any type."""
+        """Return the names of the collected constraints that were not applied to any type.
+
+        Constraints of the object that was copied are not included.
+        """
         return sorted(self._own - self._used)
 
 

@@ -32,7 +32,8 @@ MAX_KEY_CHARS = 80
 def make_union_converter(members: list[Any], strict: bool) -> Callable[[Any], Any]:
     """Return a converter for a union that msgspec does not support.
 
-    The converter tries the members in order, and returns the first value that can be decoded.
+    The converter tries the members in order, and returns the first value that can be decoded. It
+    raises InvalidValue if no member fits.
     members: the types in the union, without None.
     strict: False to convert strings, such as "1" to an int, as for msgspec.convert().
     """
@@ -41,6 +42,7 @@ def make_union_converter(members: list[Any], strict: bool) -> Callable[[Any], An
         messages: list[str] = []
         for member in members:
             try:
+                # str_keys: the keys of JSON objects are strings, also for a dict[int, ...].
                 return msgspec.convert(
                     value, member, strict=strict, dec_hook=decode_hook, str_keys=True
                 )
@@ -58,7 +60,8 @@ def make_member_converter(members: list[tuple[Any, Any]]) -> Callable[[Any], Any
     """Return a converter that returns the member of an enum or Literal for its JSON value.
 
     The type of the value must match, too: for the value 1, the converter returns neither a member
-    whose JSON value is true nor one whose JSON value is 1.0.
+    whose JSON value is true nor one whose JSON value is 1.0. It raises InvalidValue if no member
+    fits.
     members: pairs of (JSON value, member).
     """
 
@@ -78,7 +81,8 @@ def make_pattern_converter(
 ) -> Callable[[Any], Any]:
     """Return a converter that accepts a str if the pattern matches somewhere in it.
 
-    The converter uses a regex engine that takes linear time, unlike Python's `re`.
+    It raises InvalidValue otherwise, and for a value that is no str. It uses a regex engine that
+    takes linear time, unlike Python's `re`.
     constraints: the other constraints of the str, such as its length, as arguments of msgspec.Meta.
     reason: why `re` may be slow with this pattern, from regex_safety.find_backtracking().
     Raises RegistrationError if no linear engine is installed, or if the engine does not know the
@@ -103,7 +107,7 @@ def make_pattern_converter(
 
 
 def make_pydantic_converter(adapter: Any) -> Callable[[Any], Any]:
-    """Return a converter that validates a value with pydantic.
+    """Return a converter that validates a value with pydantic, and raises InvalidValue.
 
     adapter: a pydantic.TypeAdapter.
     """

@@ -11,7 +11,7 @@ references), 10 and 11 (applicators).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from msgspec import Struct
 
@@ -107,9 +107,9 @@ def _refuse_endless(nodes: list[_Subschema]) -> None:
 
     Validation of a value would never end.
     """
-    edges = [[target for target, same_value in node.edges if same_value] for node in nodes]
-    for group in _strong_components(edges):
-        if _is_cycle(group, edges):
+    targets = [[edge.target for edge in node.edges if edge.same_value] for node in nodes]
+    for group in _strong_components(targets):
+        if _is_cycle(group, targets):
             # A few places are enough to find the mistake.
             where = ", ".join(nodes[number].where for number in sorted(group)[:5])
             raise RegistrationError(
@@ -121,7 +121,7 @@ def _refuse_endless(nodes: list[_Subschema]) -> None:
 
 def _measure(nodes: list[_Subschema]) -> SchemaSize:
     """Return the size of a schema; the first node is its root."""
-    edges = [[target for target, _ in node.edges] for node in nodes]
+    targets = [[edge.target for edge in node.edges] for node in nodes]
     # Number of a component -> its number of subschemas if each reference is replaced by its target.
     expanded: dict[int, int] = {}
     # Number of a node -> number of its component.
@@ -129,15 +129,15 @@ def _measure(nodes: list[_Subschema]) -> SchemaSize:
     recursive = False
     # A component is a group of subschemas that refer to each other. It comes after the components
     # that it refers to, so their sizes are known already.
-    for number, group in enumerate(_strong_components(edges)):
+    for number, group in enumerate(_strong_components(targets)):
         group_of.update(dict.fromkeys(group, number))
         others = [
             group_of[target]
             for node in group
-            for target in edges[node]
+            for target in targets[node]
             if group_of[target] != number
         ]
-        recursive = recursive or _is_cycle(group, edges)
+        recursive = recursive or _is_cycle(group, targets)
         total = len(group) + sum(expanded[other] for other in others)
         # The caller refuses any larger number, which could have thousands of digits.
         expanded[number] = min(total, MAX_EXPANDED + 1)
@@ -145,9 +145,24 @@ def _measure(nodes: list[_Subschema]) -> SchemaSize:
     return SchemaSize(expanded[group_of[0]], recursive)
 
 
-def _is_cycle(group: list[int], edges: list[list[int]]) -> bool:
-    """Return whether the nodes of a component refer to each other, or its only node to itself."""
-    return len(group) > 1 or group[0] in edges[group[0]]
+def _is_cycle(group: list[int], targets: list[list[int]]) -> bool:
+    """Return whether the nodes of a component refer to each other, or its only node to itself.
+
+    targets: number of a node -> numbers of the nodes to which it refers.
+    """
+    return len(group) > 1 or group[0] in targets[group[0]]
+
+
+class _Edge(NamedTuple):
+    """An edge of _SubschemaGraph, from a subschema to another one.
+
+    target: the number of the other node.
+    same_value: whether the other subschema applies to the same value, and not to a part of the
+        value, such as a property.
+    """
+
+    target: int
+    same_value: bool
 
 
 class _Subschema:
@@ -157,8 +172,7 @@ class _Subschema:
     schema: the subschema as JSON.
     where: a JSON pointer to the subschema, as a URI fragment.
     base: the URI to which the references in the subschema are relative.
-    edges: pairs (number of another node, whether the other subschema applies to the same value, and
-        not to a part of the value, such as a property).
+    edges: to the subschemas that this one contains or refers to.
     """
 
     __slots__ = ("base", "edges", "number", "schema", "where")
@@ -174,7 +188,7 @@ class _Subschema:
         self.schema = schema
         self.where = where
         self.base = base
-        self.edges: list[tuple[int, bool]] = []
+        self.edges: list[_Edge] = []
 
 
 # Keywords whose subschemas apply to the same value as the schema that contains them. Only a cycle
@@ -218,6 +232,8 @@ class _SubschemaGraph:
         self._anchors: dict[tuple[str, str], dict[str, Any]] = {}
         # $dynamicAnchor -> subschemas with that anchor, under any base URI.
         self._dynamic: dict[str, list[dict[str, Any]]] = {}
+        # How often a subschema was found. This may be more than the number of nodes: true, false
+        # and an object that occurs several times count each time.
         self._subschemas = 0
         self._to_visit: list[_Subschema] = []
         self._add(root, "#", "")
@@ -252,14 +268,14 @@ class _SubschemaGraph:
         """Record a subschema's identifiers and the subschemas that it contains."""
         schema = node.schema
         _check_dialect(schema, node.where)
-        if isinstance(name := schema.get("$id"), str):
-            node.base = _resolve(node.base, name, f"{node.where}/$id")[0]
+        if isinstance(id := schema.get("$id"), str):
+            node.base = _resolve(node.base, id, f"{node.where}/$id")[0]
             self._resources.setdefault(node.base, schema)
         for keyword in ("$anchor", "$dynamicAnchor"):
-            if isinstance(name := schema.get(keyword), str):
-                self._anchors[node.base, name] = schema
+            if isinstance(anchor := schema.get(keyword), str):
+                self._anchors[node.base, anchor] = schema
                 if keyword == "$dynamicAnchor":
-                    self._dynamic.setdefault(name, []).append(schema)
+                    self._dynamic.setdefault(anchor, []).append(schema)
 
         for keyword in schema.keys() & {*_SAME_VALUE, *_PART, *_DEFINITIONS}:
             for step, part in _find_parts(keyword, schema[keyword]):
@@ -274,7 +290,7 @@ class _SubschemaGraph:
                         cast("dict[str, Any]", part), f"{node.where}/{keyword}{step}", node.base
                     )
                     if keyword not in _DEFINITIONS:
-                        node.edges.append((number, keyword in _SAME_VALUE))
+                        node.edges.append(_Edge(number, keyword in _SAME_VALUE))
 
     def _follow(self, node: _Subschema) -> None:
         """Add the edges of a subschema's references."""

@@ -83,6 +83,7 @@ def form_of(form: Any) -> tuple[Schema, Read]:
     Raises RegistrationError for a class or schema that cannot be a form.
     """
     if isinstance(form, Mapping):
+        # dict() copies the values: a hand-written schema checks nothing.
         return _check_custom_form(cast("Mapping[str, Any]", form)), dict
 
     cached = _CACHE.get(form)
@@ -157,7 +158,8 @@ def _make_field(
     titles: the titles of an enum's members, by value.
     """
     _check_name(where.rpartition(".")[2], where)
-    # The field's own title, description and default override those of its type.
+    # Of several titles, descriptions and defaults, the field's own come first, then those of a
+    # union, then those of the type.
     outer = _pick(schema, LABELS)
     schema = _resolve(schema, definitions)
 
@@ -213,6 +215,7 @@ def _find_choices(schema: Schema, titles: Mapping[str, str]) -> list[Any] | None
         return None
     if titles:
         # Take the values from the titles: they are in the author's order, and `enum` is sorted.
+        # Both have all members of the enum class.
         return [{"const": value, "title": title} for value, title in titles.items()]
     return values
 

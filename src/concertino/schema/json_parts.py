@@ -46,7 +46,7 @@ _CHECKING_METHODS = ("__post_init__", "__attrs_pre_init__", "__attrs_post_init__
 
 
 class Member(NamedTuple):
-    """A member of a JSON object, or an item of an array, that has a type of its own.
+    """A member of a JSON object or an item of a tuple; each may have another type.
 
     name: the name as JSON, with a colon; b"" for an item.
     value: the value as JSON.
@@ -59,12 +59,15 @@ class Member(NamedTuple):
 
 
 def divide(text: Raw, annotation: Any) -> Iterator[bytes]:
-    """Return parts of a JSON text that all conform to a type if, and only if, the text does.
+    """Yield parts of a JSON text, each of which is to be checked against the type of the whole.
 
-    Most parts have about LARGE_JSON bytes. A part is longer if it contains, for example, a long
-    string or a list that may not be divided.
+    All parts conform to this type if, and only if, the text does. Most parts have about LARGE_JSON
+    bytes. A part is longer if it contains, for example, a long string or a list that may not be
+    divided.
+
     text: JSON without spaces between its tokens, as msgspec writes it.
-    annotation: the type, as msgspec decodes it.
+    annotation: the type of the whole, as msgspec decodes it.
+    Raises ValueError, and other exceptions, for some texts that do not conform.
     """
     return _divide(text, inspect.type_info(annotation), b"", b"")
 
@@ -116,7 +119,8 @@ def _divide_members(
     """Return the parts of an object or array whose members have types of their own."""
     short = [member.name + _shorten(member.value, member.kind) for member in members]
     large = [index for index, member in enumerate(members) if len(member.value) > LARGE_JSON]
-    # Each part contains all short members, so divide only if these are quickly checked.
+    # Each part contains all short members. Divide only if these have at most LARGE_JSON bytes
+    # together, because they are checked with each part.
     if not large or sum(map(len, [before, *short, after])) > LARGE_JSON:
         yield before + text + after
         return
@@ -163,6 +167,7 @@ def _members(text: Raw, kind: inspect.Type) -> list[Member] | None:
     chosen = _choose(text, kind)
     if isinstance(chosen, inspect.TupleType):
         items = json.decode(text, type=list[Raw])
+        # zip() raises ValueError for a tuple of the wrong length. The caller then checks the whole.
         return [Member(b"", *pair) for pair in zip(items, chosen.item_types, strict=True)]
     if not isinstance(chosen, _CLASSES) or _checks_objects(chosen.cls):
         return None

@@ -45,7 +45,8 @@ def json_value(value: Any) -> Any:
 def nan_path(value: Any, path: str = "") -> str | None:
     """Return the place of the first NaN or infinity, such as `a[0].b`; None if there is none.
 
-    value: any value; dicts, lists, tuples and sets are searched.
+    Unlike find_nan(), this searches only dicts, lists, tuples and sets.
+    value: any value.
     path: the name of the value, with which the result begins; "" for none.
     """
     if isinstance(value, float):

@@ -205,8 +205,9 @@ class _Choice(_Part):
         starts = [
             branch.first + (follow if branch.may_be_empty else []) for branch in self.branches
         ]
-        # If two branches can begin with the same character, or if both can match the empty string,
-        # all branches may be tried. Otherwise the next character decides.
+        # For example, in `(a|ab)c` both branches are tried for `ab`. If two branches can begin with
+        # the same character, or if both can match the empty string, all branches may be tried.
+        # Otherwise the next character decides.
         has_empty_branches = sum(branch.may_be_empty for branch in self.branches) > 1
         has_overlap = any(_overlap(one, two) for one, two in combinations(starts, 2))
         return sum(counts) if has_empty_branches or has_overlap else max(counts)
@@ -271,13 +272,13 @@ class _PatternReader:
     Raises _NoProof for syntax that `re` or ECMA-262 does not know, or that they interpret
     differently.
     text: the pattern.
-    at: the index of the next character.
+    position: the index of the next character.
     groups: how many groups are open.
     """
 
     def __init__(self, pattern: str) -> None:
         self.text = pattern
-        self.at = 0
+        self.position = 0
         self.groups = 0
 
     def read_pattern(self) -> list[tuple[bool, _Part]]:
@@ -288,8 +289,8 @@ class _PatternReader:
         branches = [self.read_branch()]
         while self.skip("|"):
             branches.append(self.read_branch())
-        if self.at < len(self.text):
-            raise self.unknown()
+        if self.position < len(self.text):
+            raise self.error_at_position()
         return branches
 
     def read_branch(self) -> tuple[bool, _Part]:
@@ -314,8 +315,8 @@ class _PatternReader:
     def read_parts(self) -> list[_Part]:
         """Parse the parts of an alternative, up to `|`, `)`, `$` or the end of the pattern."""
         parts: list[_Part] = []
-        while self.at < len(self.text) and self.text[self.at] not in "|)$":
-            start = self.at
+        while self.position < len(self.text) and self.text[self.position] not in "|)$":
+            start = self.position
             parts.append(self.read_repetition(self.read_part(), start))
         return parts
 
@@ -332,7 +333,7 @@ class _PatternReader:
         if char == "\\":
             return _Part(self.read_escape()[0])
         if char in "^*+?{}]":
-            raise self.unknown()
+            raise self.error_at_position()
         return _Part([(ord(char), ord(char))])
 
     def read_group(self) -> _Part:
@@ -346,7 +347,7 @@ class _PatternReader:
         while self.skip("|"):
             branches.append(_Sequence(self.read_parts()))
         if not self.skip(")"):
-            raise self.unknown()
+            raise self.error_at_position()
         self.groups -= 1
         return _Choice(branches) if len(branches) > 1 else branches[0]
 
@@ -358,13 +359,13 @@ class _PatternReader:
         sign = self.peek()
         if sign not in ("*", "+", "?", "{"):
             return part
-        self.at += 1
+        self.position += 1
         least, most = _QUANTIFIERS.get(sign) or self.read_braces()
         # A `?` after a quantifier (lazy) changes only the order of the attempts.
         self.skip("?")
         if self.peek() in ("*", "+", "?", "{"):
-            raise self.unknown()
-        return _Repeat(part, least, most, self.text[start : self.at][:MAX_QUOTED])
+            raise self.error_at_position()
+        return _Repeat(part, least, most, self.text[start : self.position][:MAX_QUOTED])
 
     def read_braces(self) -> tuple[int, int | None]:
         """Parse the rest of `{2}`, `{2,}` or `{2,3}` after its brace.
@@ -372,15 +373,15 @@ class _PatternReader:
         Returns how often the part must occur at least, and may occur at most; None instead of the
         second number if it may occur any number of times.
         """
-        inside, brace, _ = self.text[self.at :].partition("}")
+        inside, brace, _ = self.text[self.position :].partition("}")
         low, comma, high = inside.partition(",")
         are_numbers = low.isdecimal() and (not high or high.isdecimal())
         # The limit of 12 characters keeps the numbers small.
         if not brace or not are_numbers or len(inside) > 12:
-            raise self.unknown()
-        self.at += len(inside) + 1
+            raise self.error_at_position()
+        self.position += len(inside) + 1
         if high and int(high) < int(low):
-            raise self.unknown()
+            raise self.error_at_position()
         if not comma:
             return int(low), int(low)
         return int(low), int(high) if high else None
@@ -397,16 +398,16 @@ class _PatternReader:
         while not self.skip("]"):
             member = self.read_member()
             if self.peek() == "-" and self.peek(1) not in ("]", ""):
-                self.at += 1
+                self.position += 1
                 start, end = _single_character(member[0]), _single_character(self.read_member()[0])
                 if start is None or end is None or end < start:
-                    raise self.unknown()
+                    raise self.error_at_position()
                 member = [(start, end)], [(start, end)]
             possible, certain = possible + member[0], certain + member[1]
 
         # In ECMA-262 `[]` never matches and `[^]` always does; in `re` they mean something else.
         if not possible:
-            raise self.unknown()
+            raise self.error_at_position()
         return _complement(certain) if is_negated else possible
 
     def read_member(self) -> tuple[Characters, Characters]:
@@ -435,42 +436,42 @@ class _PatternReader:
 
         if char in "xu":
             length = 2 if char == "x" else 4
-            digits = self.text[self.at : self.at + length]
-            self.at += len(digits)
+            digits = self.text[self.position : self.position + length]
+            self.position += len(digits)
             if len(digits) < length or not set(digits) <= set("0123456789abcdefABCDEF"):
-                raise self.unknown()
+                raise self.error_at_position()
             code = int(digits, 16)
         elif char in _CONTROL:
             code = _CONTROL[char]
         elif char.isalnum() or char == "_":
-            raise self.unknown()
+            raise self.error_at_position()
         else:
             code = ord(char)
         return [(code, code)], [(code, code)]
 
     def next(self) -> str:
-        if self.at >= len(self.text):
-            raise self.unknown()
-        self.at += 1
-        return self.text[self.at - 1]
+        """Return the next character, and step over it. Raises _NoProof at the end."""
+        if self.position >= len(self.text):
+            raise self.error_at_position()
+        self.position += 1
+        return self.text[self.position - 1]
 
     def peek(self, ahead: int = 0) -> str:
         """Return the next character, or the one `ahead` characters after it; "" after the end."""
-        return self.text[self.at + ahead : self.at + ahead + 1]
+        return self.text[self.position + ahead : self.position + ahead + 1]
 
     def skip(self, char: str) -> bool:
         """Return whether the next character is `char`, and step over it if so."""
         is_next = self.peek() == char
         if is_next:
-            self.at += 1
+            self.position += 1
         return is_next
 
-    def unknown(self) -> _NoProof:
+    def error_at_position(self) -> _NoProof:
         """Return the error for syntax at the current position that is not understood."""
-        return _NoProof(
-            f"its syntax at character {min(self.at, len(self.text))} is not one that all engines "
-            f"share"
-        )
+        character = min(self.position, len(self.text))
+        text = f"its syntax at character {character} is not one that all engines share"
+        return _NoProof(text)
 
 
 _QUANTIFIERS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}

@@ -210,11 +210,13 @@ def _make_structured_shaper(annotation: Any, name: str) -> ResultShaper:
     schema = _inline_root(type_schema.schema, builder.definitions)
     # The schema of a list has further keywords if it limits the length, for example.
     is_list = type_schema.schema.keys() == {"type", "items"}
+    is_only_type = type_schema.schema.keys() == {"type"}
     validate = _make_validator(type_schema)
     encode_items = _make_items_encoder(type_schema, validate) if is_list else None
     shape = _make_structured_shape(type_schema, validate)
-    # pydantic checks values while it encodes them. Other JSON is quickly checked by its type alone.
-    if type_schema.adapter is not None or type_schema.schema.keys() == {"type"}:
+    # pydantic checks values while it encodes them, and a schema such as {"type": "integer"} is
+    # quickly checked. So these need no check in parts.
+    if type_schema.adapter is not None or is_only_type:
         return ResultShaper(schema, shape, encode_items)
 
     def validate_small(raw: bytes | Raw) -> None:
@@ -367,6 +369,7 @@ def _make_structured_shape(type_schema: TypeSchema, validate: Validate) -> Shape
     validate: the function of _make_validator() for this type.
     """
     schema = type_schema.schema
+    # A value of exactly this type need not be validated; None if each value must be.
     exact = _EXACT.get(schema["type"]) if schema.keys() == {"type"} else None
     adapter = type_schema.adapter
 
@@ -437,8 +440,8 @@ def _make_parts_check(annotation: Any, validate: Validate) -> CheckParts:
                 validate(part)
                 yield
         except Exception:
-            # The exception for the whole content names the right place in it. There is none if a
-            # class of the author accepts only the whole.
+            # The exception for the whole content names the right place in it. If a class of the
+            # author accepts only the whole, the content is valid, and nothing is raised.
             validate(content)
 
     return check_parts

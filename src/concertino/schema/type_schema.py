@@ -41,6 +41,55 @@ Schema = dict[str, Any]
 NONE = type(None)
 
 
+# Distinguishes "no alias" from an alias of None.
+_NO_ALIAS: Any = object()
+
+# Types with a fixed schema. msgspec is more lenient than the formats in these schemas: for example,
+# it accepts a date-time without a time zone.
+_SCALARS: dict[Any, Schema] = {
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    None: {"type": "null"},
+    NONE: {"type": "null"},
+    Any: {},
+    object: {},
+    Raw: {},
+    bytes: {"type": "string", "contentEncoding": "base64"},
+    bytearray: {"type": "string", "contentEncoding": "base64"},
+    datetime.datetime: {"type": "string", "format": "date-time"},
+    datetime.date: {"type": "string", "format": "date"},
+    datetime.time: {"type": "string", "format": "time"},
+    datetime.timedelta: {"type": "string", "format": "duration"},
+    uuid.UUID: {"type": "string", "format": "uuid"},
+    decimal.Decimal: {"type": "string", "format": "decimal"},
+}
+_CONTAINERS: dict[Any, Any] = {
+    **{kind: kind for kind in (list, tuple, set, frozenset, dict)},
+    **dict.fromkeys((abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable), list),
+    **dict.fromkeys((abc.Set, abc.MutableSet), set),
+    **dict.fromkeys((abc.Mapping, abc.MutableMapping), dict),
+}
+# The schemas of containers without a type for their items.
+_BARE: dict[Any, Schema] = {
+    list: {"type": "array"},
+    tuple: {"type": "array"},
+    set: {"type": "array", "uniqueItems": True},
+    frozenset: {"type": "array", "uniqueItems": True},
+    dict: {"type": "object"},
+}
+# For keys of dict[int, ...], which are strings in JSON.
+_INTEGER_KEY: Schema = {"pattern": "^-?(0|[1-9][0-9]*)$"}
+
+# Part of an error text of msgspec -> what to write instead.
+_HINTS = {
+    "unions may not": "; such a union can be the type of a parameter or result, there also inside "
+    "list, dict, tuple and Optional, but not of a field of a class",
+    "Encoding objects": "; it is the default of a field: write default_factory=lambda: ... there",
+}
+
+
 class TypeSchema(Struct, frozen=True):
     """A type that msgspec can decode, with its JSON Schema.
 
@@ -112,9 +161,8 @@ class SchemaBuilder:
         constraints: the constraints from the Annotated around this part.
         """
         if (schema := _SCALARS.get(annotation)) is not None:
-            return TypeSchema(
-                *constraints.apply(Any if annotation is object else annotation, schema)
-            )
+            type_ = Any if annotation is object else annotation
+            return TypeSchema(*constraints.apply(type_, schema))
 
         origin, arguments = get_origin(annotation), get_args(annotation)
         if origin is not None:
@@ -234,6 +282,8 @@ class SchemaBuilder:
         if _is_path(cls):
             return TypeSchema(cls, {"type": "string", "format": "path"})
 
+        # A function, because _add_definitions() may need the schema a second time, with other names
+        # of definitions. msgspec replaces `{name}` in the template, and pydantic `{model}`.
         def components(template: str) -> tuple[Schema, dict[str, Schema]]:
             (schema,), definitions = json.schema_components(
                 [cls], schema_hook=_schema_hook, ref_template=template
@@ -241,7 +291,7 @@ class SchemaBuilder:
             return schema, definitions
 
         before = set(self.definitions)
-        schema = self._adopt(components, "#/$defs/{name}")
+        schema = self._add_definitions(components, "#/$defs/{name}")
         added = {name: self.definitions[name] for name in self.definitions if name not in before}
 
         # Import the check only if it is needed, since few classes have patterns.
@@ -263,7 +313,7 @@ class SchemaBuilder:
                 schema = adapter.json_schema(mode=mode, ref_template=template)
                 return schema, schema.pop("$defs", {})
 
-            schema = self._adopt(components, "#/$defs/{model}")
+            schema = self._add_definitions(components, "#/$defs/{model}")
             return TypeSchema(custom_type(make_pydantic_converter(adapter)), schema, adapter)
         except Exception as exc:
             # pydantic raises its own exceptions, and exceptions of hooks in the user's types.
@@ -271,7 +321,7 @@ class SchemaBuilder:
                 f"{_name(annotation)} is not supported by pydantic: {exc}"
             ) from exc
 
-    def _adopt(
+    def _add_definitions(
         self, components: Callable[[str], tuple[Schema, dict[str, Schema]]], template: str
     ) -> Schema:
         """Add a class's definitions to self.definitions, and return the schema that refers to them.
@@ -296,55 +346,6 @@ class SchemaBuilder:
             definitions = {name: _without_formats(value) for name, value in definitions.items()}
         self.definitions |= definitions
         return schema
-
-
-# Distinguishes "no alias" from an alias of None.
-_NO_ALIAS: Any = object()
-
-# Types with a fixed schema. msgspec is more lenient than the formats in these schemas: for example,
-# it accepts a date-time without a time zone.
-_SCALARS: dict[Any, Schema] = {
-    str: {"type": "string"},
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    bool: {"type": "boolean"},
-    None: {"type": "null"},
-    NONE: {"type": "null"},
-    Any: {},
-    object: {},
-    Raw: {},
-    bytes: {"type": "string", "contentEncoding": "base64"},
-    bytearray: {"type": "string", "contentEncoding": "base64"},
-    datetime.datetime: {"type": "string", "format": "date-time"},
-    datetime.date: {"type": "string", "format": "date"},
-    datetime.time: {"type": "string", "format": "time"},
-    datetime.timedelta: {"type": "string", "format": "duration"},
-    uuid.UUID: {"type": "string", "format": "uuid"},
-    decimal.Decimal: {"type": "string", "format": "decimal"},
-}
-_CONTAINERS: dict[Any, Any] = {
-    **{kind: kind for kind in (list, tuple, set, frozenset, dict)},
-    **dict.fromkeys((abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable), list),
-    **dict.fromkeys((abc.Set, abc.MutableSet), set),
-    **dict.fromkeys((abc.Mapping, abc.MutableMapping), dict),
-}
-# The schemas of containers without a type for their items.
-_BARE: dict[Any, Schema] = {
-    list: {"type": "array"},
-    tuple: {"type": "array"},
-    set: {"type": "array", "uniqueItems": True},
-    frozenset: {"type": "array", "uniqueItems": True},
-    dict: {"type": "object"},
-}
-# For keys of dict[int, ...], which are strings in JSON.
-_INTEGER_KEY: Schema = {"pattern": "^-?(0|[1-9][0-9]*)$"}
-
-# Part of an error text of msgspec -> what to write instead.
-_HINTS = {
-    "unions may not": "; such a union can be the type of a parameter or result, there also inside "
-    "list, dict, tuple and Optional, but not of a field of a class",
-    "Encoding objects": "; it is the default of a field: write default_factory=lambda: ... there",
-}
 
 
 def _target_of_alias(annotation: Any) -> Any:

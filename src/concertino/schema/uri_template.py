@@ -482,7 +482,10 @@ def _make_list_reader(name: str, operator: Operator) -> ReadValues:
 
 
 def _make_fragment_reader(variables: tuple[Variable, ...]) -> ReadValues:
-    """Return the function that reads the variables of a fragment, such as {#a,b}."""
+    """Return the function that reads the variables of a fragment, such as {#a,b}.
+
+    Values in a fragment may contain commas that are not encoded.
+    """
 
     def read(text: str) -> Values | None:
         # A value may contain commas. If there are more commas than between the variables, the first

@@ -65,12 +65,14 @@ def violation_finder(
     """Return a function find(value, size_bytes) that returns the violations of a JSON value.
 
     The list that find() returns is empty if the value is valid, and has at most MAX_VIOLATIONS
-    items. `size_bytes` is the size of the value as JSON; for a large value, only the names of the
-    invalid top-level members are reported.
+    items. `size_bytes` is the size of the value as JSON. If listing all violations would take long
+    (the size times the number of subschemas exceeds 20 MB), only the names of the invalid top-level
+    members are reported.
 
     schema: plain JSON that has passed custom_schema.check_size().
     schema_name: the name of the schema, for messages.
-    dialect: a key of VALIDATORS, for a schema without $schema.
+    dialect: the URI of the dialect of a schema without $schema, a key of VALIDATORS. A schema that
+        names another dialect than 2020-12 itself is not supported.
     describe: converts an error of jsonschema_rs to violations; None to use the text of the error.
     Raises RegistrationError for a schema that is invalid or not supported.
     """

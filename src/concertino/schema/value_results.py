@@ -74,7 +74,10 @@ def shape_any(value: Any) -> CallToolResult:
 
 
 def shape_text(value: Any) -> CallToolResult:
-    """Return the result for the value of a handler with the annotation `-> str`."""
+    """Return the result for the value of a handler with the annotation `-> str`.
+
+    Raises InvalidResult if the value is neither a str nor a CallToolResult.
+    """
     # Fast path for nearly every value: 0.2 us.
     if type(value) is str and value.isascii():
         return CallToolResult([TextContent(value)])
@@ -89,7 +92,7 @@ def shape_text(value: Any) -> CallToolResult:
 
 
 def text_of(value: Any) -> str:
-    """Return a value that a generator has yielded as a string, for a progress notification.
+    """Convert a value that a generator has yielded to a string, for a progress notification.
 
     A value that is neither a string nor a content block becomes JSON. Returns "" for a content
     block that is not text. Raises InvalidResult for a value that cannot be sent.
@@ -178,13 +181,17 @@ def refuse_awaitable(value: Any) -> None:
 def structured_result(raw: bytes | bytearray, text: str) -> CallToolResult:
     """Return the result whose structured content is a value as JSON, and whose text is this JSON.
 
-    raw, text: the JSON as bytes and as text.
+    raw, text: the results of encode_json(): the JSON as bytes, and as text so that it is not
+        decoded again.
     """
     return CallToolResult([TextContent(text)], Raw(raw))
 
 
 def encode_json(value: Any) -> tuple[bytes, str]:
-    """Return a value as JSON without newlines, as bytes and as text. Raises InvalidResult."""
+    """Return a value as JSON without newlines, as bytes and as text.
+
+    Raises InvalidResult for a value that has no JSON form, such as NaN.
+    """
     try:
         raw = _encode(value)
         text = raw.decode()

@@ -18,7 +18,7 @@ from msgspec.json import decode
 from concertino.backend.interface import Context
 from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import RegistrationError
-from concertino.schema.argument_wording import word_as_arguments
+from concertino.schema.argument_wording import make_error_converter
 from concertino.schema.arguments import InvalidArguments
 from concertino.schema.signature import read_signature
 from concertino.schema.validation import violation_finder
@@ -46,7 +46,9 @@ def custom_binder(
         raise RegistrationError(
             f"input_schema: expected type 'object' at its root, got {schema.get('type')!r}"
         )
-    find_violations = violation_finder(schema, "input_schema", describe=word_as_arguments(schema))
+    find_violations = violation_finder(
+        schema, "input_schema", describe=make_error_converter(schema)
+    )
     parameters = read_signature(handler, (Context,)).parameters
     # Whether each parameter is for the Context.
     injected_flags = [parameter.injected for parameter in parameters]
