@@ -14,7 +14,7 @@ import pytest
 
 import concertino
 from concertino.cli.version import EXTRAS
-from concertino.installation import PACKAGES, install_extra, missing_extra
+from concertino.installation import PACKAGES, extra_install_command, missing_extra
 
 ROOT = Path(__file__).parents[1]
 BLOCK = """
@@ -194,5 +194,5 @@ def test_the_packages_are_those_of_pyproject() -> None:
 def test_the_sentence() -> None:
     assert missing_extra("searching a library", "library") == (
         "searching a library needs the extra 'library' (PyYAML, tantivy): "
-        + install_extra("library")
+        + extra_install_command("library")
     )

@@ -13,8 +13,8 @@ import pytest
 from concertino import installation
 from concertino.installation import (
     dependency,
-    install_extra,
-    install_package,
+    extra_install_command,
+    package_install_command,
     runs_in_uv_cache,
     start_command,
 )
@@ -48,7 +48,7 @@ def test_after_a_release_an_extra_has_the_name_of_the_project(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(installation, "RELEASED", True)
-    assert install_extra("watch") == f"'{PYTHON}' -m pip install 'concertino[watch]'"
+    assert extra_install_command("watch") == f"'{PYTHON}' -m pip install 'concertino[watch]'"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_before_a_release_an_extra_comes_from_where_concertino_came_from(
     origin: object, requirement: str, tmp_path: Path
 ) -> None:
     write_metadata(tmp_path, origin)
-    assert install_extra("watch") == f"'{PYTHON}' -m pip install {requirement}"
+    assert extra_install_command("watch") == f"'{PYTHON}' -m pip install {requirement}"
 
 
 def test_a_project_depends_on_where_concertino_came_from(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_after_a_release_a_project_depends_on_the_version(monkeypatch: pytest.Mo
 
 def test_without_pip_uv_installs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert install_package("httpx") == f"uv pip install --python '{PYTHON}' httpx"
+    assert package_install_command("httpx") == f"uv pip install --python '{PYTHON}' httpx"
 
 
 def test_an_environment_in_uv_s_cache_gets_packages_by_an_option(
@@ -113,10 +113,11 @@ def test_an_environment_in_uv_s_cache_gets_packages_by_an_option(
 
     (cache / "CACHEDIR.TAG").touch()
     assert runs_in_uv_cache()
-    assert install_package("httpx") == "add --with httpx to the uvx or uv run command"
+    assert package_install_command("httpx") == "add --with httpx to the uvx or uv run command"
     write_metadata(tmp_path, {"url": "file:///src/concertino", "dir_info": {"editable": True}})
     assert (
-        install_extra("watch") == "add --with '/src/concertino[watch]' to the uvx or uv run command"
+        extra_install_command("watch")
+        == "add --with '/src/concertino[watch]' to the uvx or uv run command"
     )
 
 

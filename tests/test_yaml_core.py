@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from yaml_documents import difference, read
 
-from concertino.yaml_core import InvalidYaml, YamlLimit, read_node
+from concertino.yaml_core import DisallowedYaml, InvalidYaml, read_node
 from concertino.yaml_writer import write_mapping
 
 ANSWERS = Path(__file__).parent / "yaml_v3_answers.jsonl"
@@ -118,7 +118,7 @@ def test_an_error_names_its_line(text: str, line: int, problem: str) -> None:
 
 def test_limits_are_those_of_the_caller() -> None:
     for text in ("a: [[1]]\n", "a: &x 1\nb: *x\n", "? [a]\n: 1\n", "[1, 2, 3, 4, 5]\n"):
-        with pytest.raises(YamlLimit):
+        with pytest.raises(DisallowedYaml):
             read_node(text, max_depth=2, max_values=5)
     root = read_node("a: &x 1\nb: *x\n", max_depth=2, aliases=True)
     assert root is not None

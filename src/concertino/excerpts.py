@@ -22,15 +22,15 @@ def exception_text(exc: BaseException) -> str:
 
 
 def shorten(text: str, max_chars: int) -> str:
-    """Return a text; if it is longer than max_chars, its beginning and "..."."""
+    """Return a text; if it is longer than max_chars, its first max_chars characters and "..."."""
     return text if len(text) <= max_chars else text[:max_chars] + "..."
 
 
 def shorten_name(name: str) -> str:
-    """Return the first MAX_NAME characters of a name, to quote it in an error."""
+    """Return a name, to quote it in an error; of a longer one, MAX_NAME characters and "..."."""
     return shorten(name, MAX_NAME)
 
 
 def shorten_repr(value: object, max_chars: int) -> str:
-    """Return repr(value); if it is longer than max_chars, its beginning and "..."."""
+    """Return repr(value); if it is longer than max_chars, max_chars characters and "..."."""
     return shorten(repr(value), max_chars)

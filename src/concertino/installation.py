@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 __all__ = [
     "RELEASED",
     "dependency",
-    "install_extra",
-    "install_package",
+    "extra_install_command",
     "missing_extra",
+    "package_install_command",
     "runs_in_uv_cache",
     "start_command",
 ]
@@ -55,26 +55,28 @@ def missing_extra(feature: str, extra: str) -> str:
         a library`.
     extra: the name of the extra, such as `library`.
     """
-    return f"{feature} needs the extra {extra!r} ({PACKAGES[extra]}): {install_extra(extra)}"
+    return (
+        f"{feature} needs the extra {extra!r} ({PACKAGES[extra]}): {extra_install_command(extra)}"
+    )
 
 
-def install_extra(extra: str) -> str:
+def extra_install_command(extra: str) -> str:
     """Return the command that installs an extra of concertino for the running interpreter.
 
     Before the first release, the command installs the extra from the checkout or wheel from which
     this concertino was installed.
     """
     if RELEASED:
-        return install_package(f"'{PROJECT}[{extra}]'")
+        return package_install_command(f"'{PROJECT}[{extra}]'")
     source = _installed_from()
     if source is None:
-        return install_package(f"'.[{extra}]'") + " in a checkout of concertino"
+        return package_install_command(f"'.[{extra}]'") + " in a checkout of concertino"
     path, is_editable = source
     requirement = f"'{path}[{extra}]'"
-    return install_package(f"-e {requirement}" if is_editable else requirement)
+    return package_install_command(f"-e {requirement}" if is_editable else requirement)
 
 
-def install_package(requirement: str) -> str:
+def package_install_command(requirement: str) -> str:
     """Return the command that installs a package for the running interpreter.
 
     If the interpreter runs in a temporary environment of `uvx` or `uv run --with`, returns a

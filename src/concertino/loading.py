@@ -51,8 +51,8 @@ def load(name: str) -> ModuleType:
 
 def lazy_names(
     package: str,
-    homes: Mapping[str, Sequence[str]],
-    foreign: Mapping[str, str] | None = None,
+    names_of_modules: Mapping[str, Sequence[str]],
+    advice_for_names: Mapping[str, str] | None = None,
 ) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
     """Return `__all__`, `__getattr__` and `__dir__` for a package whose names load on first use.
 
@@ -60,21 +60,21 @@ def lazy_names(
     AttributeError for unknown names, and ImportError if the module of a name cannot be imported.
 
     package: the name of the package.
-    homes: module -> the public names that it defines.
-    foreign: a name that the package lacks but other SDKs have -> a text that says what to use
-        instead; None for no such names. For such a name `__getattr__` raises ImportError with this
-        text, because `from package import name` would replace the text of an AttributeError.
+    names_of_modules: module -> the public names that it defines.
+    advice_for_names: a name that the package lacks but other SDKs have -> a text that says what to
+        use instead; None for no such names. For such a name `__getattr__` raises ImportError with
+        this text, because `from package import name` would replace the text of an AttributeError.
 
     Type checkers do not understand this `__all__`. For them the package imports each name under
     TYPE_CHECKING in the form `from module import name as name`, which marks it as public.
     """
-    module_of = {name: module for module, names in homes.items() for name in names}
+    module_of = {name: module for module, names in names_of_modules.items() for name in names}
 
     def get_name(name: str) -> object:
         module = module_of.get(name)
         if module is None:
-            if foreign and name in foreign:
-                text = f"cannot import name {name!r} from {package!r}; {foreign[name]}"
+            if advice_for_names and name in advice_for_names:
+                text = f"cannot import name {name!r} from {package!r}; {advice_for_names[name]}"
                 raise ImportError(text, name=package)
             # With `obj`, Python suggests a similar name from dir(obj) in the traceback.
             text = f"module {package!r} has no attribute {name!r}"
@@ -114,10 +114,12 @@ class LazyDescription:
 
     def __get__(self, instance: object, owner: type) -> object:
         if instance is None:
-            return self._described()
+            return self._complete()
         # Imported here because this module imports as little as possible.
         from types import MethodType
 
+        # `self` and not the function: help() of the bound method then reads the attributes of this
+        # object, and so completes the description.
         return MethodType(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -125,13 +127,13 @@ class LazyDescription:
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the function. help() reads `__name__` and others here."""
-        return getattr(self._described(), name)
+        return getattr(self._complete(), name)
 
     @property
     def __doc__(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self._described().__doc__
+        return self._complete().__doc__
 
-    def _described(self) -> FunctionType:
+    def _complete(self) -> FunctionType:
         """Return the function with its complete description, and put it in place of this object."""
         describe, self._describe = self._describe, None
         if describe is not None:

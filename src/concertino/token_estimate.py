@@ -14,16 +14,16 @@ docs/decisions/0009 describes how the weights were found.
 
 from __future__ import annotations
 
-__all__ = ["estimate", "round_up", "weigh"]
+__all__ = ["estimate", "to_tokens", "weigh"]
 
-# All weights are in thousandths of a token. START is added once for each text, because the numbers
-# of tokens of short texts vary most.
+# All weights are in thousandths of a token. to_tokens() adds START once for each text, because the
+# numbers of tokens of short texts vary most.
 START = 4000
 
 # (pattern of classes, weight of each occurrence). The class of a lower case letter is `a`, of an
 # upper case letter `A`, of a digit `0`, of punctuation `.`, and of a control character a tab. A
-# space and a newline are their own classes. `aaaaaaaa` counts the tokens of words that are too long
-# for one token.
+# space and a newline are their own classes. `aaaaaaaa` is counted once for each eight letters of a
+# word that is too long for one token.
 ASCII_WEIGHTS = (
     (b"A", 640),
     (b"0", 650),
@@ -78,6 +78,8 @@ SCRIPTS = (
 
 def _make_classes() -> bytes:
     """Return the table for bytes.translate() that replaces each byte by its class."""
+    # `c` is the class of all other bytes: the later bytes of characters outside ASCII, which have
+    # no weight.
     classes = bytearray(b"c" * 256)
     for byte in range(128):
         character = chr(byte)
@@ -100,14 +102,14 @@ _CLASSES = _make_classes()
 
 def estimate(text: str) -> int:
     """Return the estimated number of tokens of a text; 0 for an empty text."""
-    return round_up(weigh(text)) if text else 0
+    return to_tokens(weigh(text)) if text else 0
 
 
 def weigh(text: str) -> int:
     """Return the weight of a text: about 1000 for each token.
 
-    round_up() converts a weight to a number of tokens. The weight of a text is the sum of the
-    weights of its parts, if each part but the first begins with a newline.
+    The weights of parts can be added up if the text is divided before newlines. to_tokens()
+    converts the sum to a number of tokens.
     """
     classes = text.encode("utf-8", "surrogatepass").translate(_CLASSES)
     # The weights are integers, so that the result is the same on every machine.
@@ -117,7 +119,6 @@ def weigh(text: str) -> int:
     return total
 
 
-def round_up(weight: int) -> int:
-    """Return the estimated number of tokens of a text with this weight."""
-    # Rounded up.
+def to_tokens(weight: int) -> int:
+    """Return the estimated number of tokens of a text with this weight, rounded up."""
     return (START + weight + 999) // 1000

@@ -38,9 +38,9 @@ __all__ = [
     "EXACT",
     "MERGE",
     "NULLS",
+    "DisallowedYaml",
     "InvalidYaml",
     "InvalidYamlKey",
-    "YamlLimit",
     "YamlNode",
     "import_parser",
     "is_null",
@@ -97,11 +97,11 @@ class InvalidYaml(Exception):
         self.line = line
 
 
-class YamlLimit(InvalidYaml):
+class DisallowedYaml(InvalidYaml):
     """Raised if YAML is valid but not allowed, for example because it nests too deeply."""
 
 
-class InvalidYamlKey(YamlLimit):
+class InvalidYamlKey(DisallowedYaml):
     """Raised if a key is a list or a mapping."""
 
 
@@ -137,8 +137,9 @@ def read_node(
     max_values: the largest number of nodes; None for no limit.
     aliases: whether aliases (`*name`) are allowed; by default they are an error, because a few
         lines with aliases can expand to gigabytes.
-    Raises InvalidYaml for a text that is not YAML, YamlLimit if it exceeds one of these limits, and
-    ModuleNotFoundError if PyYAML is not installed.
+    Raises InvalidYaml for a text that is not YAML, DisallowedYaml if it exceeds one of these limits
+    or has aliases or keys (InvalidYamlKey) that are not allowed, and ModuleNotFoundError if PyYAML
+    is not installed.
     """
     yaml = import_parser()
     # libyaml skips a byte order mark at the beginning of a line, but counts it as indentation. So
@@ -158,7 +159,7 @@ def read_node(
         # libyaml 0.2.6 reads ahead of the events, and itself raises at a depth of 1,000. Report
         # that like a depth that exceeds max_depth.
         if exc.problem == "exceeded maximum nesting depth":
-            raise YamlLimit(line, f"is nested more than {max_depth} deep") from None
+            raise DisallowedYaml(line, f"is nested more than {max_depth} deep") from None
         problem = exc.problem or "cannot be read"
         if "tag" in f"{exc.context} {problem}":
             problem += f"; {TAG_ADVICE}"
@@ -222,9 +223,9 @@ class _NodeReader:
         """
         self._count += 1
         if self._max_values is not None and self._count > self._max_values:
-            raise YamlLimit(_line(event), f"has more than {self._max_values} values")
+            raise DisallowedYaml(_line(event), f"has more than {self._max_values} values")
         if depth > self._max_depth:
-            raise YamlLimit(_line(event), f"is nested more than {self._max_depth} deep")
+            raise DisallowedYaml(_line(event), f"is nested more than {self._max_depth} deep")
 
         if kind == "ScalarEvent":
             return self._read_scalar(event)
@@ -270,9 +271,9 @@ class _NodeReader:
         return node
 
     def _resolve_alias(self, event: Any) -> YamlNode:
-        """Return the node that an alias refers to. Raises YamlLimit if aliases are not allowed."""
+        """Return the node that an alias refers to. Raises DisallowedYaml if none are allowed."""
         if self._anchors is None:
-            raise YamlLimit(_line(event), "has an alias (*name), which is not allowed")
+            raise DisallowedYaml(_line(event), "has an alias (*name), which is not allowed")
         if event.anchor not in self._anchors:
             raise InvalidYaml(_line(event), f"found undefined alias {event.anchor!r}")
         return self._anchors[event.anchor]
@@ -314,18 +315,22 @@ def read_value(node: YamlNode) -> Any:
         return _read_mapping(node)
 
     tag = node.tag.removeprefix(_TAG) if node.tag else None
+    # `!` alone is the tag of no type.
     if tag is None or tag == "!":
         return resolve_plain(node.value) if node.plain else node.value
     if tag == "binary":
         return _decode_binary(node)
     if tag == "timestamp" and is_time(node.value):
         return node.value
+    # An unknown tag, such as `!secret`, is ignored.
     if tag not in _TYPES and tag != "timestamp":
         return node.value
 
     value = resolve_plain(node.value)
+    # resolve_plain() makes an int of a whole float.
     if tag == "float" and type(value) is int:
         return value
+    # Other values have the type of the tag, or are an error: no time is left here.
     if tag == "timestamp" or type(value) is not _TYPES[tag]:
         raise InvalidYaml(node.line, f"cannot read {node.value[:80]!r} as a {tag}")
     return value
@@ -341,8 +346,9 @@ def _read_mapping(node: YamlNode) -> dict[str, Any]:
             problem = f"has the key {key.value[:80]!r} already in line {lines[key.value]}"
             raise InvalidYaml(key.line, problem)
         lines[key.value] = key.line
-        has_merge_tag = key.plain if key.tag is None else key.tag == f"{_TAG}merge"
-        if key.value == MERGE and has_merge_tag:
+        # Without a tag, a plain `<<` merges, and a quoted one is an ordinary key.
+        may_merge = key.plain if key.tag is None else key.tag == f"{_TAG}merge"
+        if key.value == MERGE and may_merge:
             merged = value
             continue
         name = _decode_binary(key) if key.tag == f"{_TAG}binary" else key.value
@@ -388,7 +394,7 @@ def _resolve_number(text: str) -> Any:
     for base, pattern in _BASES:
         if match := pattern.fullmatch(digits):
             number = int(match[1] + match[2], base)
-            # yaml.v3 accepts such an integer only if it fits into 64 bits.
+            # yaml.v3 reads a number with a sign as int64, and one without a sign as uint64, too.
             if -(2**63) <= number < (2**63 if match[1] else 2**64):
                 return number
     if _DECIMAL.fullmatch(digits) and digits.lstrip("+-")[0] != "0" and _fits_double(digits):
@@ -418,7 +424,10 @@ def _to_float(digits: str, text: str | None = None) -> int | float | str:
 
 
 def is_time(text: str) -> bool:
-    """Return whether yaml.v3 reads an unquoted scalar as a time."""
+    """Return whether an unquoted scalar is a time, by the rules of yaml.v3, the library for Go.
+
+    The plugins' files are read by Go programs, too, and must mean the same there.
+    """
     if not (match := _TIME.fullmatch(text)):
         return False
     # Between date and time there is a `T` or a space. After `T` a time zone is required, and after

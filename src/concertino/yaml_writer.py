@@ -83,7 +83,7 @@ def write_mapping(members: Mapping[str, Any], *, max_depth: int) -> str:
 
 
 class _Writer:
-    """Writes one document. The attributes are those of yaml.v3's emitter.
+    """Writes one document.
 
     max_depth: the largest depth of lists and mappings.
     """
@@ -124,7 +124,7 @@ class _Writer:
             self._indent(indent)
             if len(key.encode()) <= MAX_KEY_BYTES and not any(c in _BREAKS for c in key):
                 # A key without line breaks is never written as a block, so it needs no indentation.
-                self._write_text(key, parent=0, indent=0, is_outermost=depth == 0)
+                self._write_text(key, outer_indent=0, indent=0, is_outermost=depth == 0)
                 self._write_token(":", attached=True)
             else:
                 self._write_token("?", continues=True)
@@ -136,20 +136,20 @@ class _Writer:
     def _write_node(
         self,
         value: Any,
-        parent: int,
+        outer_indent: int,
         indent: int,
         depth: int,
     ) -> None:
         """Write a value.
 
-        parent: the indentation of the list or mapping that contains the value.
+        outer_indent: the indentation of the list or mapping that contains the value.
         indent: the indentation of the value's own items or keys.
         depth: how many lists and mappings contain the value.
         """
         if depth > self._max_depth:
             raise ValueError(f"more than {self._max_depth} levels")
         if isinstance(value, str):
-            self._write_text(value, parent, indent)
+            self._write_text(value, outer_indent, indent)
         elif isinstance(value, Mapping):
             members = sorted(cast("Mapping[str, Any]", value).items(), key=_natural_order)
             if members:
@@ -170,19 +170,19 @@ class _Writer:
     def _write_text(
         self,
         text: str,
-        parent: int,
+        outer_indent: int,
         indent: int,
         *,
         is_outermost: bool = False,
     ) -> None:
         """Write a key, or a value that is a string.
 
-        parent: the indentation of the list or mapping that contains the string.
+        outer_indent: the indentation of the list or mapping that contains the string.
         indent: the indentation of the lines of a string that is written in several lines.
         is_outermost: whether the string is a key of the outermost mapping.
         """
         reads_as_text = _reads_as_key if is_outermost else _reads_as_text
-        style = _choose_style(text, indent - parent, reads_as_text(text))
+        style = _choose_style(text, indent - outer_indent, reads_as_text(text))
         if style == "plain":
             self._write_word(text)
         elif style == "single":
@@ -361,6 +361,7 @@ def _format_double(number: float) -> str:
 def _natural_order(left: tuple[str, Any], right: tuple[str, Any]) -> int:
     """Compare two nested keys like yaml.v3: numbers by value, and letters after other characters.
 
+    For example, `a2` comes before `a10`, and `a_` before `ab`.
     Returns a negative number if `left` comes first, and a positive one if `right` does.
     left, right: pairs of a key and its value.
     """

@@ -968,9 +968,9 @@ class PeerMachine(RuleBasedStateMachine):
         if batch is None:
             return [] if answer is None else [answer]
         if answer is not None:
-            batch.responses.append(answer)
+            batch.answers.append(answer)
         batch.missing -= 1
-        return [batch.responses] if not batch.missing and batch.answers else []
+        return [batch.answers] if not batch.missing and batch.answers else []
 
     def free(self) -> bool:
         return self.ready and len(self.running) < 2 and self.held < 500
@@ -1048,15 +1048,13 @@ class PeerMachine(RuleBasedStateMachine):
             if each is None:
                 wanted.append(None)
             elif each is True:
-                batch.responses.append(
+                batch.answers.append(
                     error(None, INVALID, "Invalid Request: expected object, got array")
                 )
             elif each is False:
-                batch.responses.append(
-                    error(9, INVALID, 'Invalid Request: jsonrpc: expected "2.0"')
-                )
+                batch.answers.append(error(9, INVALID, 'Invalid Request: jsonrpc: expected "2.0"'))
             elif each in seen or self.in_use(each):
-                batch.responses.append(error(each, INVALID, IN_USE))
+                batch.answers.append(error(each, INVALID, IN_USE))
             else:
                 seen.append(each)
                 wanted.append(each)
@@ -1065,7 +1063,7 @@ class PeerMachine(RuleBasedStateMachine):
         assert [
             event.id if isinstance(event, IncomingRequest) else None for event in events
         ] == wanted
-        expected = [batch.responses] if not seen and batch.answers else []
+        expected = [batch.answers] if not seen and batch.answers else []
         for event in events:
             if isinstance(event, IncomingRequest):
                 size = len(json.dumps(request(event.id), separators=(",", ":")))

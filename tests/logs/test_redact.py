@@ -510,8 +510,8 @@ def test_what_was_learned_of_a_child_is_kept_when_the_environment_changes(
     """Two children may have different secrets under one name."""
     monkeypatch.setattr(redact, "_learned", {})
     monkeypatch.setattr(redact, "_default", None)
-    redact.learn({"CHILD_API_KEY": "first-secret-1", "PLAIN": "nothing secret"})
-    redact.learn({"CHILD_API_KEY": "second-secret-2"})
+    redact.learn_named_secrets({"CHILD_API_KEY": "first-secret-1", "PLAIN": "nothing secret"})
+    redact.learn_named_secrets({"CHILD_API_KEY": "second-secret-2"})
     for _ in range(2):
         assert redact.redactor().text("first-secret-1, second-secret-2, nothing secret") == (
             "[REDACTED], [REDACTED], nothing secret"
@@ -524,7 +524,7 @@ def test_secret_headers_of_a_server_are_learned_by_their_names(
 ) -> None:
     monkeypatch.setattr(redact, "_learned", {})
     monkeypatch.setattr(redact, "_default", None)
-    redact.learn({"X-Api-Key": "first-secret-1", "x-trace": "nothing-secret"})
+    redact.learn_named_secrets({"X-Api-Key": "first-secret-1", "x-trace": "nothing-secret"})
     assert redact.redactor().text("first-secret-1, nothing-secret") == "[REDACTED], nothing-secret"
 
 

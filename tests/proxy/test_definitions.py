@@ -9,7 +9,7 @@ import pytest
 from msgspec.json import encode
 
 from concertino.logs import redact
-from concertino.logs.redact import learn
+from concertino.logs.redact import learn_named_secrets
 from concertino.proxy.definitions import (
     Definition,
     compare_definitions,
@@ -220,7 +220,7 @@ def test_the_texts_that_a_user_approves_are_whole() -> None:
 def test_a_definition_is_the_same_whatever_secrets_the_process_has() -> None:
     members = {"command": "x", "args": ["--name", "horse-battery-staple"]}
     before = define(members)
-    learn({"SOME_TOKEN": "horse-battery-staple"})
+    learn_named_secrets({"SOME_TOKEN": "horse-battery-staple"})
     after = define(members)
     assert before["args"].shown != after["args"].shown
     assert is_same_definition(before, after)

@@ -213,7 +213,7 @@ def test_an_agent_that_a_command_has_started_does_not_belong_to_the_proxy(tmp_pa
     agent = int(read_secret(SecretReference("command", f"sh -c '{script}'"), tmp_path))
     try:
         own = new_mark()
-        assert agent not in {pid for pid, _ in find_marked(own.owner, own.started_at)}
+        assert agent not in {pid for pid, _ in find_marked(own.owner_suffix, own.started_at)}
         assert marks_of(agent) == []
     finally:
         os.kill(agent, signal.SIGKILL)

@@ -140,10 +140,10 @@ def test_a_process_in_the_middle_of_a_longer_number_is_not_found() -> None:
     longer = str(mark) + "7"
     with started("env", f"{STARTED_BY}={longer}", "sleep", "600") as other:
         wait_for_program(other.pid, "sleep")
-        assert other.pid not in {pid for pid, _ in find_marked(mark.owner, mark.started_at)}
+        assert other.pid not in {pid for pid, _ in find_marked(mark.owner_suffix, mark.started_at)}
     with started("env", f"{STARTED_BY}={mark},{mark}", "sleep", "600") as other:
         wait_for_program(other.pid, "sleep")
-        assert other.pid in {pid for pid, _ in find_marked(mark.owner, mark.started_at)}
+        assert other.pid in {pid for pid, _ in find_marked(mark.owner_suffix, mark.started_at)}
 
 
 def wait_for_program(pid: int, name: str) -> None:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-from concertino.installation import install_package, runs_in_uv_cache
+from concertino.installation import package_install_command, runs_in_uv_cache
 
 __all__ = [
     "ADVICE",
@@ -113,7 +113,7 @@ def _advise_installation(exc: ModuleNotFoundError) -> str:
     """
     if not exc.name or exc.name.partition(".")[0] in sys.modules:
         return ""
-    step = install_package("PACKAGE")
+    step = package_install_command("PACKAGE")
     if runs_in_uv_cache():
         return f"{sys.executable} runs this server: {step}, where PACKAGE is the one that has it"
     return f"install the package that has it: {step}"

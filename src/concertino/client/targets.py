@@ -33,7 +33,7 @@ from concertino.errors import Disconnected
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id
 from concertino.logs.formats import escape_controls
-from concertino.logs.redact import learn, redactor
+from concertino.logs.redact import learn_named_secrets, redactor
 from concertino.transports.addresses import parse_address
 from concertino.transports.connection import Connection
 from concertino.transports.process import ChildProcess, spawn
@@ -329,7 +329,7 @@ class _Program:
     async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
         parameters = self._parameters
         # Redact values of `env` that look like secrets, in all logs and errors from now on.
-        learn(parameters.env or {})
+        learn_named_secrets(parameters.env or {})
         child = spawn(
             self._command,
             env=parameters.env,
@@ -448,7 +448,7 @@ class _Remote:
         from concertino.http_client.connection import StreamableHttpConnection
 
         headers = self._parameters.headers
-        learn(headers)
+        learn_named_secrets(headers)
         credentials = None
         if "authorization" not in map(str.lower, headers):
             credentials = LazyCredentials(self._url.over_http, self._parameters.auth)

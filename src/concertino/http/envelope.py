@@ -272,8 +272,8 @@ def _diagnose(body: bytes) -> Malformed:
     if code == 0:
         code = PARSE_ERROR if text.startswith("Parse error") else INVALID_REQUEST
     id = None if message.id is UNSET else encode_id(message.id)
-    # A malformed response has the code 0, too. `answers` has the ids of the server's requests.
-    return Malformed(text, code, id, is_response=message.code == 0 and bool(message.answers))
+    # A malformed response has the code 0, too. `answered_ids` has the ids of the server's requests.
+    return Malformed(text, code, id, is_response=message.code == 0 and bool(message.answered_ids))
 
 
 def decode_arguments(body: bytes) -> Any:

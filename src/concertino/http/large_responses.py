@@ -129,8 +129,8 @@ class LargeResponse:
         # The code of a response is 0, because no error response may be sent for it.
         self._may_be_response = invalid.code == 0
         # The id of the server's request to which the body responds, if it was found.
-        if invalid.answers:
-            self.error = self._make_error(encode_id(invalid.answers[0]))
+        if invalid.answered_ids:
+            self.error = self._make_error(encode_id(invalid.answered_ids[0]))
 
     def _read_batch(self, body: bytes) -> None:
         """Set `error` for the server's requests to which the messages of a batch respond."""

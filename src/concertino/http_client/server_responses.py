@@ -23,7 +23,7 @@ def answers_request(frame: bytes, id: Id) -> bool:
     """
     message = decode(frame)
     if type(message) is InvalidMessage:
-        return id in message.answers
+        return id in message.answered_ids
     return type(message) is Message and message.method is UNSET and message.id == id
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from concertino.errors import ConcertinoError
 from concertino.library.problems import LibraryProblem
-from concertino.yaml_core import NULLS, InvalidYaml, YamlLimit, YamlNode, read_node
+from concertino.yaml_core import NULLS, DisallowedYaml, InvalidYaml, YamlNode, read_node
 
 __all__ = ["FrontMatter", "Value", "parse_front_matter", "split_front_matter"]
 
@@ -118,7 +118,7 @@ def _parse_block(block: str, problems: list[LibraryProblem]) -> Mapping[str, Val
         from concertino.installation import missing_extra
 
         raise ConcertinoError(missing_extra("front matter", "library")) from None
-    except YamlLimit as exc:
+    except DisallowedYaml as exc:
         return refuse(_file_line(exc.line), str(exc))
     except InvalidYaml as exc:
         problem = "cannot be read" if exc.line is None else str(exc)

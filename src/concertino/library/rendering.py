@@ -30,7 +30,7 @@ from concertino.library.document import Document
 from concertino.library.outline import HEADING, lines_outside_fences
 from concertino.library.query import Query
 from concertino.library.tokens import Counter
-from concertino.token_estimate import estimate, round_up, weigh
+from concertino.token_estimate import estimate, to_tokens, weigh
 
 # Returns the number of tokens of a document's body.
 CountBody: TypeAlias = Callable[[Document], int]
@@ -136,7 +136,7 @@ class _BudgetedText:
         self.count = count
         self.text = ""
         self.tokens = 0
-        # The weight of the text, if `count` is the estimate: a number that round_up() converts to
+        # The weight of the text, if `count` is the estimate: a number that to_tokens() converts to
         # tokens. The weights of two texts can be added, so the old text is not counted again.
         self._weight = 0
 
@@ -162,7 +162,7 @@ class _BudgetedText:
         """Return the tokens of the text with one more piece."""
         # With the estimate, only the new piece must be counted.
         if self.count is estimate and self.text:
-            return round_up(self._weight + weigh(gap + piece))
+            return to_tokens(self._weight + weigh(gap + piece))
         return self.count(self._joined(gap, piece))
 
     def _joined(self, gap: str, piece: str) -> str:

@@ -12,7 +12,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 
-__all__ = ["Level", "map_back", "unescape"]
+__all__ = ["EscapeMap", "map_back", "unescape"]
 
 # One escape: a surrogate pair of two \u, then \u, \x, \U, and a backslash before any character.
 _HEX = "[0-9a-fA-F]"
@@ -23,16 +23,16 @@ _ESCAPE = (
 _SHORT = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _PAIR = len(r"\ud83d\ude00")
 
-# The positions of the escapes of one level of escaping, as two lists: where each escape ends in the
-# unescaped text, and in the text before unescaping. Both lists begin with 0, for the beginning of
-# the text.
-Level = tuple[list[int], list[int]]
+# The positions of the escapes in a text, as two lists: where each escape ends in the unescaped
+# text, and in the text before unescaping. Both lists begin with 0, for the beginning of the text.
+# For `a\nb`, which becomes three characters, the lists are [0, 2] and [0, 3].
+EscapeMap = tuple[list[int], list[int]]
 
 
-def unescape(text: str) -> tuple[str, Level]:
+def unescape(text: str) -> tuple[str, EscapeMap]:
     r"""Undo one level of escaping: `\n` becomes a newline, and `\\n` becomes `\n`.
 
-    Returns the unescaped text, and a Level with the positions of the escapes, for map_back().
+    Returns the unescaped text, and the positions of the escapes, for map_back().
     """
     if "\\" not in text:
         return text, ([0], [0])
@@ -60,18 +60,17 @@ def unescape(text: str) -> tuple[str, Level]:
     return "".join(pieces), (ends, origins)
 
 
-def map_back(levels: Sequence[Level], place: int) -> int:
+def map_back(maps: Sequence[EscapeMap], place: int) -> int:
     """Return the position in the original text for a position in the unescaped text.
 
     A text may have been escaped several times, such as JSON in a string of JSON. Each unescape()
     undoes one level: the first call gets the original text, and each later call the result of the
-    call before. The start of a character maps to the start of its escape, and the end of a
-    character to the end of its escape.
+    call before. A position between two characters maps to the position between their escapes.
 
-    levels: the Levels that the calls of unescape() have returned, in the order of the calls.
+    maps: the maps that the calls of unescape() have returned, in the order of the calls.
     place: the position in the text that the last call has returned.
     """
-    for ends, origins in reversed(levels):
+    for ends, origins in reversed(maps):
         last = bisect_right(ends, place) - 1
         place = origins[last] + place - ends[last]
     return place

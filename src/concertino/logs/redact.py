@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar, cast
 
@@ -39,7 +38,7 @@ from msgspec.structs import force_setattr
 
 from concertino.decode_errors import DECODE_ERRORS
 from concertino.logs.secret_checks import (
-    LEAST_FIELD,
+    MIN_FIELD_CHARS,
     REDACTED,
     is_secret_field,
     may_have_assignments,
@@ -52,13 +51,23 @@ from concertino.logs.secret_checks import (
 __all__ = [
     "REDACTED",
     "Redactor",
-    "learn",
     "learn_current_secrets",
+    "learn_named_secrets",
     "learn_secrets",
     "make_clean_check",
     "redactor",
     "refresh",
 ]
+
+# The first characters of a JSON object or array.
+_JSON_FIRST = frozenset("{[ \t\r\n")
+
+# Each token of a known shape contains one of these characters, or `earer`, or stands before an `@`.
+# Nearly all secrets contain one of them, too.
+_TOKEN_CHARACTERS = frozenset("_-AJER@")
+
+# The characters that have a short escape.
+_SHORT_ESCAPED = "\"'\\\b\f\n\r\t"
 
 T = TypeVar("T")
 
@@ -76,14 +85,16 @@ class Redactor:
         texts that are parts of `[REDACTED]` are ignored.
 
     Attributes:
-    least: the length of the shortest text that may contain a secret of any kind.
-    markers: a few characters of which each given secret contains at least one; None before
-        find_markers() is called.
-    has_plain: whether a given secret may contain none of the characters that all tokens contain
-        (_TOKEN_CHARACTERS); True before find_markers() is called.
+    min_chars: the length of the shortest text that may contain a secret of any kind.
     """
 
-    __slots__ = ("_escapable", "_secrets", "_shortest", "has_plain", "least", "markers")
+    # These two attributes are for make_clean_check():
+    #
+    # markers: a few characters of which each given secret contains at least one; None before
+    #     find_markers() is called
+    # has_plain: whether a given secret may contain none of _TOKEN_CHARACTERS, the characters that
+    #     all tokens contain; True before find_markers() is called
+    __slots__ = ("_escapable", "_secrets", "has_plain", "markers", "min_chars")
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._secrets: tuple[str, ...] = tuple(
@@ -92,8 +103,7 @@ class Redactor:
         self.markers: Sequence[str] | None = None
         self.has_plain = True
         # No escaped form of a secret is shorter than the secret itself.
-        self._shortest = min(map(len, self._secrets), default=sys.maxsize)
-        self.least = min(self._shortest, LEAST_FIELD)
+        self.min_chars = min([MIN_FIELD_CHARS, *map(len, self._secrets)])
         # Whether a secret contains a character with a short escape such as \n. Most secrets contain
         # none, and then frame() need not unescape texts that contain only such escapes.
         self._escapable = any(
@@ -122,9 +132,10 @@ class Redactor:
     def text(self, text: str) -> str:
         """Return a plain text, such as a log line, with its secrets replaced.
 
+        Unlike string(), this finds secrets in assignments such as `password=x`, too.
         Returns the same object if the text contains no secrets.
         """
-        if len(text) < self.least:
+        if len(text) < self.min_chars:
             return text
         fields, tokens = may_have_quoted_fields(text), may_have_tokens(text)
         assignments = may_have_assignments(text)
@@ -135,18 +146,18 @@ class Redactor:
     def string(self, text: str) -> str:
         """Return a text that may be JSON, such as the text of a tool, with its secrets replaced.
 
+        Unlike text(), this does not look for assignments without quotes, such as `password=x`.
         Returns the same object if the text contains no secrets.
         """
-        if len(text) < self.least:
+        if len(text) < self.min_chars:
             return text
         tokens = may_have_tokens(text)
         if text[:1] in _JSON_FIRST and may_have_fields(text.encode("utf-8", "replace")):
             text = self._without_secrets_in_strings(
-                text, self._may_contain_known(text), True, tokens
+                text, has_known=self._may_contain_known(text), fields=True, tokens=tokens
             )
-        # The following lines do the same as `return self.text(text)`, without the function call.
-        # Neither searches for fields without quotes, such as `password=x`, because only log lines
-        # and exceptions have such fields.
+        # These lines do the same as text(), but do not search for assignments such as `password=x`:
+        # only log lines and exceptions have these.
         fields = may_have_quoted_fields(text)
         if not (fields or tokens or self._may_contain_known(text)):
             return text
@@ -156,8 +167,9 @@ class Redactor:
         """Return a few characters, such that each given secret contains at least one of them.
 
         A text without these characters contains none of the given secrets, and searching for the
-        characters is faster than searching for the secrets. Also sets `markers` and `has_plain`.
+        characters is faster than searching for the secrets.
         """
+        # Also sets `markers` and `has_plain`.
         left: tuple[str, ...] = self._secrets
         markers: list[str] = []
         while left:
@@ -184,12 +196,14 @@ class Redactor:
         # This takes 1 us for a short message, and 8 ms per MB. A message with a secret, a secret
         # field or `\u` takes longer: up to 0.5 s for one MB of escapes.
         text = str(frame, "utf-8", "surrogateescape")
-        search = self._may_contain_known(text)
+        has_known = self._may_contain_known(text)
         fields = may_have_fields(frame)
         tokens = may_have_tokens(text)
-        if not (search or fields or tokens):
+        if not (has_known or fields or tokens):
             return frame
-        redacted = self._without_secrets_in_strings(text, search, fields, tokens)
+        redacted = self._without_secrets_in_strings(
+            text, has_known=has_known, fields=fields, tokens=tokens
+        )
         if not _is_json(frame):
             redacted = self.text(redacted)
         return frame if redacted is text else redacted.encode("utf-8", "surrogateescape")
@@ -300,16 +314,16 @@ class Redactor:
         )
 
     def _without_secrets_in_strings(
-        self, text: str, search: bool, fields: bool, tokens: bool
+        self, text: str, *, has_known: bool, fields: bool, tokens: bool
     ) -> str:
         """Return a JSON text with the secrets in its strings replaced.
 
-        search: whether the text may contain one of the given secrets.
+        has_known: whether the text may contain one of the given secrets.
         fields, tokens: whether the text may have secret fields, and tokens.
         """
         from concertino.logs.secret_replacement import replace_in_strings
 
-        may_contain_known = self._may_contain_known if search else None
+        may_contain_known = self._may_contain_known if has_known else None
         return replace_in_strings(
             text, self._secrets, may_contain_known, fields=fields, tokens=tokens
         )
@@ -326,10 +340,12 @@ class Redactor:
         return self._escapable or re.search(r"\\[uUx/]", text) is not None
 
 
-# The Redactor of this process.
+# The Redactor of this process; None before its first use. refresh() makes it from os.environ and
+# from the secrets below, and is called after each change of these.
 _default: Redactor | None = None
 
-# The names and values of variables that learn() has added. The dict is used as an ordered set.
+# The names and values of variables that learn_named_secrets() has added. The dict is used as an
+# ordered set.
 _learned: dict[tuple[str, str], None] = {}
 # The secrets that learn_secrets() has added. The dict is used as an ordered set.
 _known: dict[str, None] = {}
@@ -348,22 +364,22 @@ def redactor() -> Redactor:
 
 
 def make_clean_check(most: int) -> Callable[[str], bool]:
-    """Return a function that tells whether a text is short and contains no secret.
+    """Return a fast function that returns True only for short texts without secrets.
 
-    The function returns True only if redactor().string() would return the text unchanged. It may
-    return False for a text without secrets. It is fast for texts that are not JSON and contain no
-    escapes, as most results of tools.
+    redactor().string() would return such a text unchanged. The function may return False for a text
+    without secrets. It is fast for texts that are not JSON and contain no escapes, as most results
+    of tools.
 
     most: the largest number of characters of a short text.
     """
 
     def is_clean(text: str) -> bool:
-        """Return whether a text is short and contains no secret."""
+        """Return True only if a text is short and contains no secret."""
         current = _default
         if current is None:
             current = refresh()
         length = len(text)
-        if length < current.least:
+        if length < current.min_chars:
             return True
         if length > most:
             return False
@@ -379,7 +395,7 @@ def make_clean_check(most: int) -> Callable[[str], bool]:
             or "E" in text
             or "R" in text
             or "@" in text
-            # Each spelling of `bearer` contains this, or one of the capital letters above.
+            # These are _TOKEN_CHARACTERS. Each spelling of `bearer` contains one of them, or this.
             or "earer" in text
         ):
             if may_have_tokens(text):
@@ -395,9 +411,9 @@ def make_clean_check(most: int) -> Callable[[str], bool]:
                 return current.string(text) is text
         return True
 
-    # is_clean() may return True for a text of up to LEAST_FIELD - 1 characters before it looks at
-    # `most`. So for a smaller `most`, use a function that is always right.
-    return is_clean if most >= LEAST_FIELD else lambda text: False
+    # is_clean() may return True for a text of up to MIN_FIELD_CHARS - 1 characters before it looks
+    # at `most`. So for a smaller `most`, use a function that is always right.
+    return is_clean if most >= MIN_FIELD_CHARS else lambda text: False
 
 
 def _may_have_named_secret(text: str) -> bool:
@@ -408,7 +424,7 @@ def _may_have_named_secret(text: str) -> bool:
 def refresh(environment: Mapping[str, str] | None = None) -> Redactor:
     """Replace the Redactor of this process after a change of os.environ, and return the new one.
 
-    Secrets that learn() has added are kept.
+    Secrets that learn_named_secrets() has added are kept.
     environment: the environment variables; None for os.environ.
     """
     global _default
@@ -424,7 +440,7 @@ def refresh(environment: Mapping[str, str] | None = None) -> Redactor:
     return _default
 
 
-def learn(environment: Mapping[str, str]) -> None:
+def learn_named_secrets(environment: Mapping[str, str]) -> None:
     """Add the secrets in the environment of a child process, or in the headers for a server.
 
     The Redactor of this process replaces these secrets from now on, for example in the stderr of
@@ -448,22 +464,23 @@ def learn_secrets(values: Iterable[str]) -> None:
 
     Texts of fewer than four characters are not added, because too many harmless texts contain them.
     """
-    new = {value: None for value in values if len(value) >= _LEAST_KNOWN}
+    new = {value: None for value in values if len(value) >= _MIN_LEARNED_CHARS}
     if not new.keys() <= _known.keys():
         _known.update(new)
         refresh()
 
 
 def learn_current_secrets(owner: str, values: Iterable[str]) -> None:
-    """Replace the secrets of an owner that renews its secrets, such as the tokens of a login.
+    """Set the current secrets of an owner that renews its secrets, such as the tokens of a login.
 
-    The owner's previous secrets are still redacted, because they may still be valid. Older secrets
-    are forgotten. Otherwise a process that runs for weeks would search each text for thousands.
+    From now on, these texts are redacted, and so are the owner's previous secrets, which may still
+    be valid. Older secrets are forgotten. Otherwise a process that runs for weeks would search each
+    text for thousands of secrets.
 
     owner: a name for the owner, such as the URL of the login.
     values: the secrets that the owner has now.
     """
-    new = frozenset(value for value in values if len(value) >= _LEAST_KNOWN)
+    new = frozenset(value for value in values if len(value) >= _MIN_LEARNED_CHARS)
     current, _ = _renewed.get(owner, _NO_SECRETS)
     if not new <= current:
         _renewed[owner] = new, current
@@ -477,9 +494,9 @@ _SECRET_WORDS = (
     "_CREDENTIAL_", "_CREDENTIALS_", "_AUTHORIZATION_",
 )  # fmt: skip
 # The shortest secret, in characters. Shorter values are booleans, numbers and the like.
-_LEAST_SECRET = 8
+_MIN_SECRET_CHARS = 8
 # The shortest text, in characters, that learn_secrets() accepts.
-_LEAST_KNOWN = 4
+_MIN_LEARNED_CHARS = 4
 
 _PATH = r"(?:~|\.\.?)?/|[A-Za-z]:[\\/]"
 
@@ -490,7 +507,7 @@ def _is_secret(name: str, value: str) -> bool:
     The name must contain a word such as TOKEN. Short values, numbers and paths are not secrets.
     """
     words = f"_{name.upper().replace('-', '_')}_"
-    if len(value) < _LEAST_SECRET or not any(word in words for word in _SECRET_WORDS):
+    if len(value) < _MIN_SECRET_CHARS or not any(word in words for word in _SECRET_WORDS):
         return False
     # A number, as in MAX_TOKEN_COUNT=12345678, and the path of a file are not secrets.
     try:
@@ -524,16 +541,3 @@ def _is_json(frame: bytes) -> bool:
         return True
     except DECODE_ERRORS:
         return False
-
-
-# ---- Characters in texts
-
-# The first characters of a JSON object or array.
-_JSON_FIRST = frozenset("{[ \t\r\n")
-
-# Each token of a known shape contains one of these characters, or `earer`, or stands before an `@`.
-# Nearly all secrets contain one of them, too.
-_TOKEN_CHARACTERS = frozenset("_-AJER@")
-
-# The characters that have a short escape.
-_SHORT_ESCAPED = "\"'\\\b\f\n\r\t"

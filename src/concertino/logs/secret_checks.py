@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 __all__ = [
-    "LEAST_FIELD",
+    "MIN_FIELD_CHARS",
     "REDACTED",
     "is_secret_field",
     "may_have_assignments",
@@ -41,14 +41,14 @@ _FIELDS = frozenset(
 )
 
 # The length of the shortest text with such a field, or with an assignment such as `pwd=x`.
-LEAST_FIELD = len("pwd=x")
+MIN_FIELD_CHARS = len("pwd=x")
 # The name of each assignment that secret_patterns.py finds contains one of these words.
 _ASSIGNED = ("passw", "passphrase", "secret", "token", "key", "pwd")
 # A table for str.translate() that removes the characters which are ignored in names of fields.
 _SEPARATORS = dict.fromkeys(map(ord, "-_ ."))
 
-# Each token in secret_patterns.py that has an underscore or a hyphen contains one of these markers,
-# and one of the two patterns below matches in it. Each pattern begins with `_` or `-`, and then
+# Each token in secret_patterns.py that has an underscore or a hyphen contains one of these markers.
+# The two patterns below find the same markers. Each pattern begins with `_` or `-`, and then
 # looks at the characters before that. In long texts this is faster than to search for each marker.
 _UNDERSCORE_MARKERS = (
     "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "npm_", "hf_", "k_live_", "k_test_",
@@ -103,6 +103,7 @@ def may_have_assignments(text: str) -> bool:
         return False
     # str.lower() takes nine times as long for a text with one character outside ASCII.
     folded = text.lower() if text.isascii() else _fold(text)
+    # any() with a generator would take longer.
     return any(map(folded.__contains__, _ASSIGNED))
 
 
@@ -121,9 +122,10 @@ def may_have_tokens(text: str) -> bool:
         or ("-" in text and _has_marker(text, _HYPHEN_MARKERS, _TOKEN_HYPHENS))
         or ("A" in text and ("AKIA" in text or "ASIA" in text or "AIza" in text))
         or ("J" in text and "eyJ" in text)
-        or "earer" in text
         or ("@" in text and "://" in text)
-        # `bearer` with a capital letter after the first letter.
+        # `bearer` or `Bearer`, which are the usual spellings.
+        or "earer" in text
+        # `bearer` with a capital letter after the first letter: E, A or R.
         or (
             ("E" in text or "R" in text or "A" in text)
             and ("b" in text or "B" in text)
@@ -134,7 +136,7 @@ def may_have_tokens(text: str) -> bool:
 
 
 def may_have_authorization(text: str) -> bool:
-    """Return False only if a text certainly has no `authorization` in upper or lower case."""
+    """Return False only if a text certainly has no `authorization` in any case."""
     return ("z" in text or "Z" in text) and _has_in_any_case(text, "uthorization")
 
 

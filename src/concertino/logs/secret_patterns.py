@@ -55,6 +55,7 @@ _TOKEN = (
             # base64url begins, so that no run is read twice.
             rf"eyJ(?<![_-]eyJ){_URL_CHARS}{{6,}}+\.{_URL_CHARS}{{6,}}+(?:\.{_URL_CHARS}*+){{1,3}}+",
             # HTTP headers. A short word of letters is not a token, as in `bearer authentication`.
+            # (?ai:...) ignores the case of ASCII letters only.
             rf"[Bb](?ai:earer)[ \t]{{1,8}}+(?!{_WORD})({_CREDENTIALS}{{8,}}+)",
             r"[Aa](?ai:uthorization)['\"]?[:=][ \t]{0,8}+['\"]?(?i:basic|token)[ \t]{1,8}+"
             rf"({_CREDENTIALS}{{8,}}+)",
@@ -74,18 +75,20 @@ _FIELD = (
 )
 # Not a constant, and not the prefix of a quoted value.
 _NO_CONSTANT = r"(?!(?:None|null|[Tt]rue|[Ff]alse)\b|[bBfFrRuU]{1,2}['\"])"
-# The names in assignments. `progress_token` is a member of MCP's requests and no secret.
+# The names in assignments. `progress_token` is a member of MCP's requests and no secret, and
+# neither is a directory, as in `PWD=/home/ann`.
 _NAME = (
     r"(?<![A-Za-z])(?i:pass(?:word|wd|phrase)|(?:client)?secret"
     r"|(?<!progress_)(?:access|refresh|auth|api|bearer|session)?token"
     r"|(?:api|access|secret|private)[_-]?key|pwd(?!=/))"
 )
-# A reference to a variable, as in a file of servers, without its end: `${NAME` or `${NAME:-`, which
-# a default value follows.
+# A reference to a variable, as in an mcp.json, without its end: `${NAME`, `${NAME:-`, which a
+# default value follows, and in VS Code `${env:NAME` and `${input:NAME`.
 _REFERENCE = r"\$\{(?:env:|input:)?\w+(?::-)?"
-# An assignment, up to its value. If there is a space, as in prose, the value must have a digit or a
-# character that is rare in words: `password: too short` and `token: str` are no secrets. The names
-# of constants are no secrets either, and neither is `b` before a quote.
+# An assignment, up to its value:
+# - `=` without a space: any value, but no constant such as None, and no `b` before a quote.
+# - `:` or `=` with a space, as in prose: the value must have a digit or a character that is rare in
+#   words, and four characters: `password: too short` and `token: str` are no secrets.
 _ASSIGNMENT = (
     rf"{_NAME}(?:=(?=[^\s=;&,'\"]){_NO_CONSTANT}"
     rf"|(?:[ \t]{{0,4}}:[ \t]{{1,4}}|[ \t]{{1,4}}=[ \t]{{0,4}}|=[ \t]{{1,4}})"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from concertino.logs.escapes import Level, map_back, unescape
+from concertino.logs.escapes import EscapeMap, map_back, unescape
 from concertino.logs.secret_checks import (
     REDACTED,
     is_secret_field,
@@ -46,7 +46,7 @@ def replace_secrets(
     """Return a text in which all secrets, on all levels of escaping, are replaced.
 
     secrets: exact texts to replace.
-    fields: whether to search for quoted secret fields: the result of may_have_quoted_fields().
+    fields: whether to search for secret fields in quotes: the result of may_have_quoted_fields().
     tokens: whether to search for tokens of known shapes: the result of may_have_tokens().
     assignments: whether to search for assignments such as `password=x`: the result of
         may_have_assignments().
@@ -56,23 +56,23 @@ def replace_secrets(
     found = list(spans)
     # The positions at which the spans begin, in the original text.
     starts = {start for start, _ in found}
-    levels: list[Level] = []
+    levels: list[EscapeMap] = []
     view = text
     while True:
         # The inside of a JSON string must be unescaped before it is searched. For example, `\nabc`
         # does not contain the secret `nabc`, and replacing it would leave a lone backslash.
         must_unescape_first = is_json_string and not levels and "\\" in view
         if not must_unescape_first:
-            exact = list(_find_exact(view, secrets))
+            by_value = list(_find_exact(view, secrets))
             if tokens:
-                exact += _skip_redacted(view, find_tokens(view))
-            found += [(map_back(levels, start), map_back(levels, end)) for start, end in exact]
+                by_value += _skip_redacted(view, find_tokens(view))
+            found += [(map_back(levels, start), map_back(levels, end)) for start, end in by_value]
             if fields or assignments:
-                named = find_fields(view, is_secret_field) if fields else []
-                named += find_assignments(view) if assignments else []
-                # Ignore a field that was found on an outer level, because its value seems to end at
-                # another position on this level.
-                for view_start, view_end in _skip_redacted(view, named):
+                by_name = find_fields(view, is_secret_field) if fields else []
+                by_name += find_assignments(view) if assignments else []
+                # Ignore a field that was found on an outer level already. There its end is right;
+                # on this level, the value seems to end at another position.
+                for view_start, view_end in _skip_redacted(view, by_name):
                     start, end = map_back(levels, view_start), map_back(levels, view_end)
                     if start not in starts:
                         starts.add(start)

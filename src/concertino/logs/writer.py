@@ -146,9 +146,10 @@ class BoundedWriter:
             time.sleep(min(left, _RETRY_S))
 
     def close(self) -> None:
-        """Close the writer's own descriptor. Held output and later output are lost.
+        """Write nothing any more. Held output and later output are lost.
 
-        May be called again.
+        Closes the second descriptor that the writer has opened for the same file, if any, and not
+        `descriptor`. May be called again.
         """
         with self._lock:
             self._closed = True
@@ -181,9 +182,10 @@ class BoundedWriter:
         """Write held output and the notice of dropped lines until the descriptor is full."""
         while self._held or self._dropped_lines:
             notice = b"" if self._held else self._make_notice()
-            # Write whole lines, so that lines of other processes cannot come between. A part of a
-            # line is written only if the line is longer than a piece.
-            cut = self._held.rfind(b"\n", 0, _PIECE) + 1 or _PIECE
+            # Write whole lines, so that lines of other processes cannot come between.
+            end_of_lines = self._held.rfind(b"\n", 0, _PIECE) + 1
+            # A part of a line is written only if the line is longer than a piece.
+            cut = end_of_lines if end_of_lines else _PIECE
             try:
                 size = self._output.write(notice or bytes(self._held[:cut]))
             except OSError as exc:
@@ -191,7 +193,8 @@ class BoundedWriter:
                 # be written, because the descriptor's number may soon belong to another file.
                 self._dropped_lines += _count_lines(self._held)
                 self._held.clear()
-                self._closed = exc.errno == errno.EBADF
+                if exc.errno == errno.EBADF:
+                    self._closed = True
                 return
 
             if size == 0:
@@ -235,8 +238,8 @@ class _NonBlockingOutput:
 
     def __init__(self, descriptor: int) -> None:
         self.at_line_start = True
-        self._private = _reopen(descriptor)
-        self._target = descriptor if self._private is None else self._private
+        self._second = _reopen(descriptor)
+        self._target = descriptor if self._second is None else self._second
         self._poll = select.poll()
         self._poll.register(self._target, select.POLLOUT)
 
@@ -256,9 +259,9 @@ class _NonBlockingOutput:
 
     def close(self) -> None:
         """Close the second descriptor, if there is one. May be called again."""
-        if self._private is not None:
-            os.close(self._private)
-            self._private = None
+        if self._second is not None:
+            os.close(self._second)
+            self._second = None
 
 
 def _count_lines(lines: bytes | bytearray) -> int:

@@ -47,9 +47,9 @@ from concertino.orchestra.storage import (
     next_version,
 )
 from concertino.yaml_core import (
+    DisallowedYaml,
     InvalidYaml,
     InvalidYamlKey,
-    YamlLimit,
     is_null,
     read_node,
     read_value,
@@ -492,7 +492,7 @@ def _parse_metadata(block: str, path: str) -> dict[str, Any]:
     except InvalidYamlKey:
         # Raise the last error below.
         pass
-    except YamlLimit:
+    except DisallowedYaml:
         raise StorageError(
             "storage_error",
             f"{path}: metadata: aliases and more than {MAX_DEPTH} levels are not allowed",

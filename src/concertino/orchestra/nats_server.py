@@ -20,7 +20,7 @@ from pathlib import Path
 from msgspec.json import encode
 
 from concertino.errors import ConcertinoError
-from concertino.installation import install_extra
+from concertino.installation import extra_install_command
 from concertino.nats.subjects import NATS_SERVER
 from concertino.orchestra.authority import ensure_certificate
 from concertino.orchestra.certificates import Certificates
@@ -56,7 +56,7 @@ def find_server() -> str:
     found = shutil.which("nats-server") or (str(beside) if os.access(beside, os.X_OK) else None)
     if found is None:
         raise ServerNotFound(
-            f"nats-server is not installed: {install_extra('nats')} installs it, "
+            f"nats-server is not installed: {extra_install_command('nats')} installs it, "
             "or take it from your system's packages"
         )
     return found

@@ -12,7 +12,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
-from concertino.logs.redact import learn
+from concertino.logs.redact import learn_named_secrets
 from concertino.orchestra.mcp_entry import FILE, SERVER
 from concertino.orchestra.plugin_entry import PluginEntry
 from concertino.orchestra.plugins_file import PluginsFile
@@ -53,7 +53,7 @@ def define_plugin(entry: PluginEntry, key: bytes) -> Definition:
         return define_server(file.servers[0], file, {}, key)
     # make_definition() redacts secrets. So the redactor must learn the secrets in the configuration
     # first.
-    learn(entry.config)
+    learn_named_secrets(entry.config)
     # A MemberText has the text that is compared, and the text that users may see.
     config = {f"config.{name}": MemberText(value, value) for name, value in entry.config.items()}
     return make_definition(_program_texts(entry) | config, key)

@@ -26,7 +26,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
-from concertino.logs.redact import learn
+from concertino.logs.redact import learn_named_secrets
 from concertino.orchestra.authority import ensure_certificate
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.idleness import wait_until_idle, watch_work
@@ -285,7 +285,7 @@ class PluginRun:
             for name, value in entry.env.items()
         }
         # From now on, logs do not show the secrets among these variables.
-        learn(variables)
+        learn_named_secrets(variables)
 
         address, hub_address = "localhost:0", environment.network_address
         output = PluginOutput(self._log)

@@ -29,7 +29,7 @@ from concertino.orchestra.plugin_entries import HUB, read_entry
 from concertino.orchestra.plugin_entry import PluginEntry
 from concertino.orchestra.yaml_values import InvalidPluginsFile, YamlValue
 from concertino.user_files import read_regular_file
-from concertino.yaml_core import InvalidYaml, YamlLimit, import_parser, read_node
+from concertino.yaml_core import DisallowedYaml, InvalidYaml, import_parser, read_node
 
 __all__ = ["HUB", "LISTEN", "InvalidPluginsFile", "PluginsFile", "read_plugins"]
 
@@ -98,8 +98,8 @@ def read_plugins(path: str | os.PathLike[str]) -> PluginsFile:
         node = read_node(data, max_depth=MAX_DEPTH, aliases=True)
     except InvalidYaml as exc:
         location = str(path) if exc.line is None else f"{path}:{exc.line}"
-        # The text of a YamlLimit is a predicate, such as "is nested too deeply".
-        problem = f"it {exc}" if isinstance(exc, YamlLimit) else exc
+        # The text of a DisallowedYaml is a predicate, such as "is nested too deeply".
+        problem = f"it {exc}" if isinstance(exc, DisallowedYaml) else exc
         raise InvalidPluginsFile(f"{location}: expected YAML: {problem}") from None
     if node is None:
         raise InvalidPluginsFile(f"{path}: expected a mapping with 'plugins', got nothing")

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from concertino.excerpts import shorten
 from concertino.logs.formats import escape_controls
-from concertino.logs.redact import learn, redactor
+from concertino.logs.redact import learn_named_secrets, redactor
 from concertino.proxy.expansion import NOT_SHOWN, find_defaults, find_inputs, show_references
 from concertino.proxy.secret_sources import SECRET
 from concertino.proxy.server_file import ServerEntry, ServerFile
@@ -109,7 +109,7 @@ def define_server(
     # Two variables of one name may have different defaults, so each name gets a number. `TOKEN__1`
     # still counts as a secret name. All are learned in one call, because each call builds the
     # Redactor again.
-    learn({f"{name}__{number}": text for number, (name, text) in enumerate(defaults)})
+    learn_named_secrets({f"{name}__{number}": text for number, (name, text) in enumerate(defaults)})
     return make_definition(_make_member_texts(entry, file, env_file), key)
 
 
@@ -123,7 +123,7 @@ def make_definition(texts: Mapping[str, MemberText], key: bytes) -> Definition:
     # Values that are hidden must not be shown in other members either, such as an argument. The
     # Redactor decides by the name after the dot, as in `env.TOKEN`.
     hidden = {name: text.whole for name, text in texts.items() if text.shown != text.whole}
-    learn({name.partition(".")[2]: text for name, text in hidden.items()})
+    learn_named_secrets({name.partition(".")[2]: text for name, text in hidden.items()})
     return {
         member: DefinitionPart(_make_digest(key, member, text.whole), _clean(text.shown))
         for member, text in texts.items()

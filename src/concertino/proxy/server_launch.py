@@ -17,7 +17,7 @@ from msgspec import Struct
 from concertino.client.server_parameters import HttpParameters, ServerParameters
 from concertino.client.targets import is_url
 from concertino.errors import ConcertinoError
-from concertino.logs.redact import learn
+from concertino.logs.redact import learn_named_secrets
 from concertino.proxy.auth_options import make_settings
 from concertino.proxy.expansion import Expander, Parts
 from concertino.proxy.proxy import SHUTDOWN
@@ -149,8 +149,8 @@ async def read_launch_secrets(launch: UnreadLaunch) -> LaunchTarget:
     headers = {name: join(parts) for name, parts in launch.headers.items()}
     # Hide in logs the values whose names say that they are secret, even if they are written in the
     # file itself.
-    learn(env)
-    learn(headers)
+    learn_named_secrets(env)
+    learn_named_secrets(headers)
     if launch.command is None:
         assert launch.url is not None, "the reader of the file has checked this"
         # With headers, Client refuses an address that is no URL. Without, it is an address such as

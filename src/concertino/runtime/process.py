@@ -228,7 +228,7 @@ class StdioFrontend:
         wrap: Wrap,
         watchdog: ShutdownWatchdog,
     ) -> asyncio.Future[None]:
-        self._stdio.ending = watchdog.begin_shutdown
+        self._stdio.on_input_end = watchdog.begin_shutdown
         self._host = host
         return host.attach(wrap(self._stdio, "")).closed
 

@@ -321,7 +321,7 @@ class _SubschemaGraph:
             for target in targets:
                 if isinstance(target, dict):
                     number = self._add(cast("dict[str, Any]", target), f"#{fragment}", uri)
-                    node.edges.append((number, True))
+                    node.edges.append(_Edge(number, True))
 
 
 def _find_parts(keyword: str, value: Any) -> Iterator[tuple[str, Any]]:

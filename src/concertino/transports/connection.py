@@ -36,7 +36,7 @@ class Receiver(Protocol):
     They must not raise exceptions.
     """
 
-    def on_frames(self, batch: Sequence[bytes], /) -> None:
+    def on_frames(self, frames: Sequence[bytes], /) -> None:
         """Handle all complete frames of one read, in the order of arrival."""
         ...
 

@@ -47,15 +47,15 @@ class EscapedProcesses:
     """Finds and ends processes that one child has started, and that have left its process group.
 
     Attributes:
-    variable: the value that the child must get for the environment variable STARTED_BY. Processes
-        that the child starts inherit it, and are found by it.
+    environment_value: the value that the child must get for the environment variable STARTED_BY.
+        Processes that the child starts inherit it, and are found by it.
     """
 
     def __init__(self) -> None:
         mark = new_mark()
         above = os.environ.get(STARTED_BY)
-        self.variable = f"{above},{mark}" if above else str(mark)
-        self._mark = mark.id.encode()
+        self.environment_value = f"{above},{mark}" if above else str(mark)
+        self._mark_id = mark.id.encode()
         # Pairs (process id, start time). The start time shows whether the id was reused.
         self._descendants: set[tuple[int, int]] = set()
         # The ids of the processes of other users, each of which is reported once.
@@ -66,8 +66,9 @@ class EscapedProcesses:
         self._started_at = 0
 
     def note_child(self, pid: int, pipes: Iterable[int]) -> None:
-        """Remember the inode numbers of the child's stdout and stderr, and when the child started.
+        """Remember the child's stdout and stderr, to find processes that have them open.
 
+        Also remembers when the child started.
         pid: the process id of the child.
         pipes: this process's descriptors of the pipes from the child's stdout and stderr.
         """
@@ -102,23 +103,24 @@ class EscapedProcesses:
         number: signal.Signals,
         within_s: float,
     ) -> bool:
-        """Send a signal to all processes that have left the group of a child, and wait for the end.
+        """Send a signal to the processes that have left the group of a child, and wait for the end.
 
         child: the process id of the child.
         number: the number of the signal.
         within_s: how many seconds to wait at most.
-        Returns whether all these processes have ended.
+        Returns whether all processes that this process may signal have ended. Those of other users
+        may still run; they are logged.
         """
-        now = time.monotonic()
-        until, settled_at = now + within_s, now + SETTLE_S
+        until = time.monotonic() + within_s
+        settled_at = time.monotonic() + SETTLE_S
         while True:
-            found, is_complete = self._find(child)
-            found = self._signal(found, child, number)
-            if not found and (is_complete or time.monotonic() >= settled_at):
+            escaped, is_complete = self._find(child)
+            live = self._signal(escaped, child, number)
+            if not live and (is_complete or time.monotonic() >= settled_at):
                 return True
             # When these processes have ended, search again, because they may have started more.
             await asyncio.sleep(CHECK_S)
-            while found := list(filter(_is_live, found)):
+            while live := list(filter(_is_live, live)):
                 if time.monotonic() >= until:
                     return False
                 await asyncio.sleep(CHECK_S)
@@ -149,7 +151,7 @@ class EscapedProcesses:
             if state.group == child or state.started_at < self._started_at:
                 continue
             environment = read_environment(pid)
-            is_marked = environment is not None and self._mark in environment
+            is_marked = environment is not None and self._mark_id in environment
             if (
                 is_marked
                 or (pid, state.started_at) in self._descendants

@@ -20,7 +20,8 @@ class FileReader:
     before.
     descriptor: the descriptor to read; this object does not close it.
     loop: the event loop on which on_chunk() is called.
-    on_chunk: called on the loop with each chunk; an empty one is the end of input.
+    on_chunk: called on the loop with each chunk; an empty one is the end of input, or a failed
+        read.
     max_chunk_bytes: the size of the largest chunk.
     """
 

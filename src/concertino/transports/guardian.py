@@ -44,17 +44,18 @@ END_S = 1.0
 
 
 class Guardian:
-    """Starts and ends the guardian, the process that ends our children if this process is killed.
+    """Starts and ends a guardian, a process that ends our children if this process is killed.
 
     The guardian runs while at least one caller of acquire(), such as a Proxy, has not called
-    release().
+    release(). The object `guardian` of this module is for all programs of this process; another
+    object may be for a single program.
 
-    mark: a text by which the guardian finds the processes to end: it is in their environment. "" to
+    mark: the mark of a single program, which is in the environment of the processes to end. "" to
         end all programs that this process starts, with the processes that they have started.
     """
 
     def __init__(self, mark: str = "") -> None:
-        self._mark = mark
+        self._program_mark = mark
         # How many callers of acquire() have not called release().
         self._users = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -86,7 +87,7 @@ class Guardian:
         # would end the guardian too.
         env = {name: value for name, value in os.environ.items() if name != STARTED_BY}
         env[GUARDIAN] = "1"
-        orphans = [self._mark or mark.owner, str(mark.started_at)]
+        orphans = [self._program_mark or mark.owner_suffix, str(mark.started_at)]
         command = [SHELL, "-c", SCRIPT, "guardian", *python, *orphans]
         try:
             self._process = subprocess.Popen(

@@ -320,7 +320,11 @@ def listen_tcp(host: str, port: int, *, allow_remote: bool = False) -> Listener:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Split `HOST:PORT` or `[IPv6]:PORT` into host and port. Raises ValueError for other text."""
+    """Split `HOST:PORT` or `[IPv6]:PORT` into host and port. Raises ValueError for other text.
+
+    This is for addresses at which to listen, where port 0 takes a free one. parse_address() in
+    addresses.py reads addresses to which to connect.
+    """
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -412,8 +416,8 @@ def _open_inherited(descriptor: int) -> socket.socket:
 def errno_message(exc: Exception) -> str:
     """Return the text of an exception for users.
 
-    For an OSError, this is the system's text without the error number. If the OSError has a file
-    name, the text begins with the name.
+    For an OSError, this is the system's text for its number (errno), without the number. If the
+    OSError has a file name, the text begins with the name.
     """
     if not isinstance(exc, OSError) or not exc.strerror:
         return str(exc)

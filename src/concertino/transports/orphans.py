@@ -28,12 +28,13 @@ ProcessKey = tuple[int, int]
 
 
 def end_orphans(mark: str, since: int) -> bool:
-    """End all processes with a mark in their environment, and return whether all have ended.
+    """End all processes that a killed process has left, and return whether all have ended.
 
-    Takes at most 2 s.
+    They are found by a mark in their environment. Takes at most 2 s.
 
-    mark: the end of a mark (process_marks.py), as for find_marked().
-    since: when the process was started that has made the mark, in clock ticks since the boot.
+    mark: the whole mark of a program, or the part of it that all marks of the killed process have
+        in common, as for find_marked().
+    since: when the killed process was started, in clock ticks since the boot.
     """
     return end_processes(lambda: find_marked(mark, since), ORPHAN_STEPS)
 
@@ -46,8 +47,8 @@ def end_processes(
 
     find: returns pairs (process id, start time) of the processes that still live. Called
         repeatedly.
-    steps: pairs of the signal to send and of how many seconds to wait after it. In a step with
-        None, no signal is sent.
+    steps: what to do in turn, such as [(SIGTERM, 0.5), (SIGKILL, 1.0)]: send the signal, and wait
+        this many seconds for the end. In a step with None, no signal is sent.
     """
     settled_at = time.monotonic() + SETTLE_S
     for number, wait_s in steps:
@@ -56,6 +57,7 @@ def end_processes(
         while True:
             found = find()
             now = time.monotonic()
+            # Before settled_at, a process may have no mark yet.
             if not found and now >= settled_at:
                 return True
             if now >= until:
@@ -73,17 +75,19 @@ def find_marked(mark: str, since: int) -> set[ProcessKey]:
 
     Processes inherit their environment, so these are a program and everything that it has started.
     Processes in other pid namespaces are included, because a server may be in a sandbox.
-    mark: the end of a mark (process_marks.py). Mark.owner finds all programs of one process.
-    since: when the process was started that has made the mark, in clock ticks since the boot.
+    mark: a mark (process_marks.py), to find one program; or Mark.owner_suffix, to find all programs
+        that one process has started.
+    since: when the process that has started the programs was started itself, in clock ticks since
+        the boot.
     """
     # In the environment, a comma or a NUL byte follows each mark.
-    ends = f"{mark},".encode(), f"{mark}\0".encode()
+    suffixes = f"{mark},".encode(), f"{mark}\0".encode()
     found: set[ProcessKey] = set()
     for pid, state in live_processes():
-        # Reading an environment takes time, so skip processes that are older than that process.
+        # Reading an environment takes time, so skip processes that are too old.
         if state.started_at >= since:
             environment = read_environment(pid) or b""
-            if any(end in environment for end in ends):
+            if any(suffix in environment for suffix in suffixes):
                 found.add((pid, state.started_at))
     return found
 

@@ -26,13 +26,14 @@ class OutputBuffer:
 
     Attributes:
     queue: the frames that wait to be written.
-    pieces: the pieces of a large frame that are written after `rest`, in reverse order.
+    pieces: the pieces of a large frame that are written after `rest`. The next one is the last
+        item, because removing the last item of a list is fast.
     rest: the bytes of the last write that the system has not accepted. They are written before the
         queue.
     held: how many bytes are buffered.
-    reported: the value of `held` that was last reported to the receiver, by write() or on_drain().
-        It is 0 until the buffer reaches the high-water mark, and again when the buffer has fallen
-        below the low-water mark; on_drain() need not be called then.
+    reported: 0 while the receiver need not be told that output was read. After the buffer has
+        reached the high-water mark, the value of `held` that was last reported to the receiver, by
+        write() or on_drain(); 0 again when the buffer has fallen below the low-water mark.
     drained: a future that is done when the buffer is empty; None while no task waits for that.
     watching: whether the event loop watches for the descriptor to become writable.
     broken: whether nothing can be written any more.
@@ -74,7 +75,7 @@ class OutputBuffer:
         self.pieces.clear()
         self.rest = memoryview(b"")
         self.held = 0
-        self.report_drained()
+        self.wake_closer()
 
     def refill(self) -> None:
         """Put the bytes for the next write into `rest`, which must be empty.
@@ -117,7 +118,7 @@ class OutputBuffer:
         self.pieces = [data[start : start + WRITE_BYTES] for start in reversed(starts)]
         self.rest = memoryview(self.pieces.pop())
 
-    def report_drained(self) -> None:
-        """Wake the task that waits until the buffer is empty."""
+    def wake_closer(self) -> None:
+        """Wake the task that waits in close() until the buffer is empty. Called when it is."""
         if self.drained is not None and not self.drained.done():
             self.drained.set_result(None)

@@ -84,8 +84,8 @@ class PipeConnection:
 
     Connection (transports/connection.py) describes the methods without a docstring. A derived class
     whose frames are not lines overrides on_chunk() and sets `terminator`, the bytes that are
-    written after each frame. A derived class may also set `reads`, a range whose length limits how
-    many reads are made in a row before the event loop runs other callbacks.
+    written after each frame. A derived class may also set `reads`: if it is `range(N)`, the event
+    loop runs other callbacks after N reads in a row.
 
     reading, writing: the descriptors.
     limits: the limits for the size of a frame and for the buffered output.
@@ -110,7 +110,7 @@ class PipeConnection:
         # Whether the descriptor for writing shows that the peer has gone: a pipe does, and so does
         # a socket that is not also used for reading.
         read_stat, write_stat = os.fstat(reading), os.fstat(writing)
-        self._detects_reader_loss = stat.S_ISFIFO(write_stat.st_mode) or (
+        self._detects_peer_loss = stat.S_ISFIFO(write_stat.st_mode) or (
             stat.S_ISSOCK(write_stat.st_mode) and not os.path.samestat(read_stat, write_stat)
         )
 
@@ -132,8 +132,8 @@ class PipeConnection:
 
         # When the reader has gone, a pipe reports an error and a socket reports the end of file.
         # Both make the writing end readable, so watch it for that.
-        if self._detects_reader_loss:
-            self._loop.add_reader(self._out, self._on_reader_lost)
+        if self._detects_peer_loss:
+            self._loop.add_reader(self._out, self._on_peer_lost)
 
     # Reading
 
@@ -406,7 +406,7 @@ class PipeConnection:
 
         self._watch_writable(bool(output.rest))
         if not output.rest:
-            output.report_drained()
+            output.wake_closer()
 
         if output.reported and self._receiver is not None:
             # Report that little output is left, or that much was written since the last report.
@@ -441,14 +441,14 @@ class PipeConnection:
             output.watching = False
             self._loop.call_later(WRITE_RETRY_S, self._write_rest)
 
-    def _on_reader_lost(self) -> None:
+    def _on_peer_lost(self) -> None:
         """Handle a readable event on the descriptor for writing: its reader has probably gone."""
         self._loop.remove_reader(self._out)
 
         # On a socket, the event may only mean that the peer will not write any more (shutdown),
         # which is harmless. POLLHUP or POLLERR means that the peer has gone.
         if not stat.S_ISFIFO(os.fstat(self._out).st_mode):
-            self._detects_reader_loss = False
+            self._detects_peer_loss = False
             poll = select.poll()
             poll.register(self._out, 0)
             if not poll.poll(0):
@@ -484,7 +484,7 @@ class PipeConnection:
             self._output.discard()
             self._stop_reading()
             self._watch_writable(False)
-            if self._detects_reader_loss:
+            if self._detects_peer_loss:
                 self._loop.remove_reader(self._out)
         self._release()
 

@@ -39,11 +39,11 @@ def _keep_freed_memory() -> None:
 
 
 class PipeCapacities:
-    """Enlarges the pipes of one connection, within the limit of the process."""
+    """Enlarges the pipes of one connection, up to MAX_ENLARGED pipes of the whole process."""
 
     __slots__ = ("_descriptors",)
 
-    # How many pipes of the process are enlarged now.
+    # How many descriptors of the process are enlarged now, or could not be enlarged.
     _count = 0
 
     def __init__(self) -> None:
@@ -51,10 +51,10 @@ class PipeCapacities:
         self._descriptors: set[int] = set()
 
     def enlarge(self, descriptor: int) -> None:
-        """Prepare a pipe for long messages: enlarge it, unless that was tried before.
+        """Prepare for long messages: enlarge a pipe, and let glibc keep the memory of messages.
 
-        Does not enlarge it if the descriptor is no pipe, if the system does not allow a larger
-        pipe, or if too many pipes are enlarged. Also lets glibc keep the memory of long messages.
+        Does not enlarge it if that was tried before, if the descriptor is no pipe, if the system
+        does not allow a larger pipe, or if too many pipes are enlarged.
         """
         _keep_freed_memory()
         if descriptor in self._descriptors or PipeCapacities._count >= MAX_ENLARGED:

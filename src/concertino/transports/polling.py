@@ -111,9 +111,11 @@ class PollingConnection(PipeConnection):
 
     def _on_readable(self) -> None:
         """Read chunks until a read returns more or fewer than READ_BYTES. The loop calls this."""
-        # PipeConnection reads until there is nothing left. But a client usually waits for only one
-        # response, so another read after a short read would cost more than it gains. After a longer
-        # read, which is made in the middle of a long line, the loop runs other callbacks first.
+        # The differences to PipeConnection: PipeConnection reads until there is nothing left. But a
+        # client usually waits for only one response, so another read after a short read would cost
+        # more than it gains. After a longer read, which is made in the middle of a long line, the
+        # loop runs other callbacks first. A single line takes the fast path of take_line(). And a
+        # read changes how many polls may be made.
         state = self._input
         polls = self._polls
         size = READ_BYTES
@@ -165,9 +167,11 @@ class _PollBudget:
     def on_miss(self) -> None:
         """Stop polling until the loop has read once. Called when a poll has found nothing.
 
-        If it was the first poll after a read of the loop, polling pauses for further reads.
+        If it was the first poll after a read of the loop, polling stops for more of these reads: 1,
+        2, 4 or 8, twice as many as the time before.
         """
-        # The poll that has found nothing is subtracted from `left` already.
+        # The poll that has found nothing is subtracted from `left` already, so for the first poll
+        # `left` is MAX_POLLS - 1.
         if self.left < MAX_POLLS - 1:
             # Other polls have succeeded just before, so do not pause.
             self.next_pause = 1

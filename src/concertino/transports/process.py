@@ -119,19 +119,19 @@ def spawn(
     stderr: called on the event loop with each chunk of the child's stderr. Even if it is None,
         stderr is read, and its last 8 KiB are kept (ChildProcess.tail).
     limits: by default Limits().
-    ladder: the time limits of the shutdown; by default ShutdownTimeouts().
+    ladder: the timeouts of the steps of the shutdown; by default ShutdownTimeouts().
     Raises SpawnError if the program cannot be started. The text names the program, where it was
     searched for, and the reason.
     """
     argv = _check_command(command)
     environment = {name: os.environ[name] for name in inherit if name in os.environ}
     escaped = EscapedProcesses()
-    environment |= PYTHON | dict(env or {}) | {STARTED_BY: escaped.variable}
+    environment |= PYTHON | dict(env or {}) | {STARTED_BY: escaped.environment_value}
 
     our_ends: list[int] = []
     child_ends: list[int] = []
     try:
-        # The child reads its stdin and writes its stdout and stderr.
+        # The three pipes: the child reads its stdin and writes its stdout and stderr.
         for child_reads in (True, False, False):
             reading, writing = os.pipe()
             child_ends.append(reading if child_reads else writing)
@@ -230,7 +230,7 @@ class ChildProcess(PollingConnection):
         await child.close(within_s=1)
 
     popen: the process.
-    our_ends: three descriptors, to write to the child's stdin and to read its stdout and stderr.
+    our_ends: the descriptors for the child's stdin (to write), stdout and stderr (to read).
     timeouts: the time limits of the shutdown.
     stderr: called with each chunk of the child's stderr; None to ignore the chunks.
     escaped: finds processes that have left the child's process group.
@@ -263,8 +263,8 @@ class ChildProcess(PollingConnection):
         # The task that runs the shutdown; None before close().
         self._closing: asyncio.Task[None] | None = None
         self.stdout_ended = False
-        # Whether the end of the connection was reported to the receiver, or must not be reported.
-        self._has_reported_end = False
+        # Whether the end may still be reported to the receiver: not twice, and not after close().
+        self._may_report_end = True
 
     @property
     def exit_status(self) -> int | None:
@@ -280,7 +280,7 @@ class ChildProcess(PollingConnection):
         return self._stderr.tail
 
     def open(self, receiver: Receiver) -> None:
-        self._child_receiver = receiver
+        self._user_receiver = receiver
         super().open(_ReceiverProxy(receiver, self))
         self._stderr.start()
         self._exit.start()
@@ -305,7 +305,7 @@ class ChildProcess(PollingConnection):
             # Only an open connection notices the child's end, for which the shutdown waits.
             if self._receiver is None:
                 self.open(_NullReceiver())
-            self._has_reported_end = True
+            self._may_report_end = False
             # Continue reading, if it was paused: the child may block until its output is read.
             self.pause(False)
             self._closing = self._loop.create_task(self._shut_down(within_s))
@@ -314,12 +314,12 @@ class ChildProcess(PollingConnection):
 
     def abandon(self, _: object = None) -> None:
         """Kill the child at once, unless a task of close() is ending it. Blocks briefly."""
-        # This is also the done callback of the task of close(). The task may have been cancelled
-        # before its first step, because asyncio.run() cancels all tasks at its end.
+        # Also the done callback of the task of close(). That task may have been cancelled before
+        # its first step, because asyncio.run() cancels all tasks at its end.
         if not self._released and (self._closing is None or self._closing.done()):
             if self._receiver is None:
                 self.open(_NullReceiver())
-            self._has_reported_end = True
+            self._may_report_end = False
             self._kill()
             self._release()
 
@@ -387,7 +387,7 @@ class ChildProcess(PollingConnection):
 
     def drop(self, frame: bytes) -> None:
         """Keep a frame that cannot be written any more, for take_unread()."""
-        if not self._has_reported_end:
+        if self._may_report_end:
             self._unread.add((frame, b"\n"))
 
     def _discard_output(self) -> None:
@@ -419,11 +419,11 @@ class ChildProcess(PollingConnection):
 
     def _report_end(self) -> None:
         """Report the end of the connection to the receiver, once."""
-        if not self._has_reported_end:
-            self._has_reported_end = True
+        if self._may_report_end:
+            self._may_report_end = False
             self._stop_reading()
             self._stderr.read()
-            self._child_receiver.on_eof()
+            self._user_receiver.on_eof()
 
     # Shutdown
 
@@ -554,7 +554,7 @@ class ChildProcess(PollingConnection):
         """Close the child's stdin, and write nothing more."""
         if self._out >= 0:
             self._watch_writable(False)
-            if self._detects_reader_loss:
+            if self._detects_peer_loss:
                 self._loop.remove_reader(self._out)
             os.close(self._out)
             self._out = -1
@@ -593,7 +593,7 @@ class _ReceiverProxy:
 class _NullReceiver:
     """A Receiver that ignores everything, for a child that is closed without open()."""
 
-    def on_frames(self, batch: Sequence[bytes]) -> None: ...
+    def on_frames(self, frames: Sequence[bytes]) -> None: ...
     def on_frame_too_long(self, size: int) -> None: ...
     def on_drain(self, held: int) -> None: ...
     def on_eof(self) -> None: ...

@@ -3,8 +3,8 @@
     CONCERTINO_STARTED_BY=4f0c...e1-4711-812345-4026531836
 
 A mark names the process that has started a program. If that process is killed, its programs can be
-found by their marks. The process that takes its place searches for them, and so do the guardian, a
-process that waits for that moment (guardian.py), and the command `concertino reap`.
+found by their marks. The guardian, a process that waits for this (guardian.py), searches for them,
+and so does the command `concertino reap`.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ MARK = r"([0-9a-f]{24})-(\d{1,10})-(\d{1,20})-(\d{1,20})"
 
 
 class Mark(NamedTuple):
-    """Names the process that has started a program.
+    """Identifies a started program, and the process that has started it.
 
     concertino adds a mark, as a string, to the environment variable STARTED_BY of each program that
     it starts. If the process is killed, the program and its children can be found by the mark.
-    id: 24 random hexadecimal digits, which no other mark has.
-    pid, started_at: the id of the process that has started the program, and its start time in clock
-        ticks since the boot.
-    namespace: the pid namespace in which this pid is valid; 0 if the system has none.
+
+    id: 24 random hexadecimal digits, which identify the program.
+    pid, started_at: the id of the process that has started the program, and the start time of this
+        process in clock ticks since the boot.
+    namespace: the pid namespace in which `pid` is valid; 0 if the system has none.
     """
 
     id: str
@@ -55,10 +56,10 @@ class Mark(NamedTuple):
     namespace: int
 
     def __str__(self) -> str:
-        return f"{self.id}{self.owner}"
+        return f"{self.id}{self.owner_suffix}"
 
     @property
-    def owner(self) -> str:
+    def owner_suffix(self) -> str:
         """Return the end of the mark, which all marks of the same process have in common."""
         return f"-{self.pid}-{self.started_at}-{self.namespace}"
 

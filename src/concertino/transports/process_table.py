@@ -80,7 +80,7 @@ def _read_stat(pid: int, count: int) -> list[bytes]:
 
 
 def live_processes() -> Iterator[tuple[int, ProcessState]]:
-    """Yield the id and the state of every process that has not ended."""
+    """Yield the id and the state of every live process: no zombies and no kernel threads."""
     try:
         names = _list_names(PROC)
     except OSError:

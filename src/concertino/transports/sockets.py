@@ -251,7 +251,8 @@ async def connect_unix(
         client = connect(await connect_unix("/run/my.sock"))      # or Client(...)
 
     The Connection is not open yet: connect() or Client opens it. Its facts contain the pid and the
-    uid of the server.
+    uid of the server. If the server accepts no connections at present and its queue is full, this
+    waits without a limit.
     limits: None for Limits().
     Raises ValueError if a socket cannot have this path, OSError if no server listens there.
     """

@@ -49,7 +49,7 @@ class StderrCapture:
         self._loop.add_reader(self._descriptor, self.read)
 
     def read(self) -> None:
-        """Read everything that is available now, without blocking."""
+        """Read what is available now, without blocking: at most eight times 64 KiB."""
         for _ in READS:
             try:
                 chunk = os.read(self._descriptor, READ_BYTES)
@@ -70,7 +70,7 @@ class StderrCapture:
                     log.exception("the stderr function of process %d failed", self._pid)
 
     def close(self) -> None:
-        """Read what is available now, and close the descriptor. Does not wait for more."""
+        """Call read() once more, and close the descriptor. Does not wait for more."""
         self.read()
         self._loop.remove_reader(self._descriptor)
         os.close(self._descriptor)

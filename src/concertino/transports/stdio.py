@@ -80,12 +80,10 @@ class StdioDescriptors:
 
 
 class ReservedStdin(io.RawIOBase):
-    """The bytes of sys.stdin in a server: reading raises EOFError, which says what to do instead.
+    """The bytes of sys.stdin in a server: reading raises EOFError, which says what to do then."""
 
-    An empty text would be misleading: a tool that reads a line would go on without an answer.
-    docs/decisions/0054-reads-of-stdin-fail.md has the alternatives.
-    """
-
+    # An empty text would be misleading: a tool that reads a line would go on without an answer.
+    # docs/decisions/0054-reads-of-stdin-fail.md has the alternatives.
     def readinto(self, _: object, /) -> NoReturn:
         """Raise EOFError. All other methods that read call this one."""
         raise EOFError(_STDIN_ADVICE)
@@ -110,7 +108,8 @@ def open_missing(*, stdout_flags: int = os.O_RDWR) -> None:
 
     Otherwise the next file or socket that is opened would get one of these numbers, and print()
     could write to it.
-    stdout_flags: the flags of os.open() for /dev/null in place of stdout.
+    stdout_flags: the flags of os.open() for /dev/null in place of stdout. With os.O_RDONLY, every
+        write to stdout fails.
     """
     for descriptor in (0, 1, 2):
         try:
@@ -157,8 +156,8 @@ class StdioConnection(PipeConnection):
     Attributes:
     reading: the descriptor of the input; ShutdownWatchdog needs it to notice the end of the input.
     writing: the descriptor of the output.
-    ending: a function that is called, once or more often, when no more input will be read. The
-        owner may set it; at first it does nothing.
+    on_input_end: a function that is called when no more input will be read, possibly several times.
+        The owner may set it; at first it does nothing.
     has_failed: whether stdout could not be written although it has a reader, for example because a
         disk is full.
     """
@@ -174,7 +173,7 @@ class StdioConnection(PipeConnection):
         super().__init__(descriptors.reading, descriptors.writing, limits, facts)
         self.reading = self._in
         self.writing = self._out
-        self.ending: Callable[[], object] = _do_nothing
+        self.on_input_end: Callable[[], object] = _do_nothing
         self.has_failed = False
         self._ignores_parent = os.environ.get("CONCERTINO_ORPHAN") == "stay"
         # The pidfd of the parent process; -1 if there is none.
@@ -207,7 +206,7 @@ class StdioConnection(PipeConnection):
 
     def _stop_reading(self) -> None:
         super()._stop_reading()
-        self.ending()
+        self.on_input_end()
 
     def _on_write_error(self, exc: OSError) -> None:
         if exc.errno not in _READER_GONE and not isinstance(exc, BrokenPipeError):
@@ -249,10 +248,12 @@ class StdioConnection(PipeConnection):
 
     def _on_fork(self) -> None:
         """Close the descriptors in a forked child, and end the child if it runs the event loop."""
+        # Without a receiver, the connection is not open yet, or its descriptors are closed already.
         if self._receiver is None:
             return
         self.disown()
-        # If the forked child ever returns to the event loop, end it there.
+        # The event loop belongs to the parent process. If the forked child ever returns to it, the
+        # child's own work is done, so end it there without an error.
         self._loop.call_soon(os._exit, 0)
 
 

@@ -34,7 +34,8 @@ class UnreadInput:
     def add(self, chunks: Iterable[bytes | memoryview]) -> None:
         """Add bytes that were not written.
 
-        chunks: complete lines, or the end of a line whose beginning was written.
+        chunks: complete lines. The first may be only the end of a line, whose beginning was
+            written.
         """
         for chunk in chunks:
             self._free_bytes -= len(chunk)
@@ -73,11 +74,11 @@ def count_unread(writing: int) -> int:
 
 
 def read_back(writing: int) -> bytes:
-    """Take the bytes out of a pipe that no process has read.
+    """Take the unread bytes out of a pipe whose reading end no process has open.
 
+    Returns b"" if a process still has the reading end open, or if the system has no /proc.
     writing: the descriptor of the pipe's writing end. The reading end is opened again through
         /proc.
-    Returns b"" if a process still has the reading end open, or if the system has no /proc.
     """
     poll = select.poll()
     poll.register(writing, 0)

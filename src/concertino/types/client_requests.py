@@ -249,7 +249,8 @@ class InputRequiredResult(Struct, frozen=True, rename="camel"):
 
     input_requests: the server's requests to the client: key -> request. The client's answers have
         the same keys.
-    request_state: a JSON value that the client sends back unchanged; an empty Raw if there is none.
+    request_state: the string that the client sends back unchanged, as undecoded JSON; an empty Raw
+        if there is none.
     """
 
     input_requests: dict[str, InputRequest] = {}
