@@ -50,8 +50,8 @@ class IncomingRequest(Struct, eq=False):
     kind: the method and the name of the tool or prompt, while `unread` counts a response for the
         request; otherwise None.
     expected_bytes: the size of the response that `unread` counts; 0 if it is not known.
-    has_begun: True after UnreadResults.expect() or count_as_unknown(), which the runtime calls when
-        the code of a `def` handler has begun in a thread. False for all other handlers.
+    has_begun: True after UnreadResults.expect() or count_as_unknown(), because the handler's code
+        has begun. Then it is too late for keep_back().
     """
 
     id: Id

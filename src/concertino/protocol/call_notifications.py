@@ -70,9 +70,9 @@ class CallNotifications:
     ) -> None:
         """Send a progress notification, or keep it for later.
 
-        It is kept while the call sends too fast or the client does not read, and is sent when the
-        client has read some output, or before the call's response. A newer one replaces it. Does
-        nothing in three cases:
+        It is kept while the call sends too fast or the client does not read, and is sent a moment
+        later or when the client reads, at the latest before the call's response. A newer one
+        replaces it. Does nothing in three cases:
 
         - The client has not asked for progress.
         - The call is answered or cancelled already.
@@ -107,9 +107,9 @@ class CallNotifications:
     ) -> None:
         """Send a log message, or keep it for later.
 
-        It is kept while the call sends too fast or the client does not read, and is sent when the
-        client has read some output, or before the call's response. A newer message replaces it.
-        A replaced message, and one that is too long, is counted in dropped_logs.
+        It is kept while the call sends too fast or the client does not read, and is sent a moment
+        later or when the client reads, at the latest before the call's response. A newer message
+        replaces it. A replaced message, and one that is too long, is counted in dropped_logs.
         Does nothing in three cases:
 
         - The server does not declare logging.

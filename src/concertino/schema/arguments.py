@@ -198,8 +198,7 @@ def _make_field(parameter: Parameter, builder: SchemaBuilder, description: str |
             # If JSON cannot express the default, the schema does not contain it.
             pass
         else:
-            # A default of another kind may be an object that its class makes from other JSON, so
-            # only plain ones are checked.
+            # A plain default of exactly the annotated type fits. Other defaults are not checked.
             if is_plain and type(default) is not field_type:
                 _check_default(default, field_type, schema.get("enum"))
 

@@ -65,9 +65,9 @@ def violation_finder(
     """Return a function find(value, size_bytes) that returns the violations of a JSON value.
 
     The list that find() returns is empty if the value is valid, and has at most MAX_VIOLATIONS
-    items. `size_bytes` is the size of the value as JSON. If listing all violations would take long
-    (the size times the number of subschemas exceeds 20 MB), only the names of the invalid top-level
-    members are reported.
+    items. `size_bytes` is the size of the value as JSON. If value and schema are so large that
+    listing the violations could take longer than about a second, only the names of the invalid
+    top-level members are reported.
 
     schema: plain JSON that has passed custom_schema.check_size().
     schema_name: the name of the schema, for messages.
