@@ -106,6 +106,12 @@ def make_server() -> Server:
         return "x" * size
 
     @server.tool
+    async def stream(context: Context, size: int) -> str:
+        await context.progress(1, message="x" * size)
+        await asyncio.Event().wait()
+        return ""
+
+    @server.tool
     async def ask(context: Context) -> str:
         roots = await context.roots(key="roots")
         return f"{len(roots)} roots"
@@ -446,20 +452,41 @@ async def test_a_batch_of_answers_that_is_too_large_ends_all_of_its_questions() 
         assert b"0 roots" in await two.read_until(b"0\r\n\r\n")
 
 
+async def send_without_reading(client: socket.socket, port: int, message: Any) -> None:
+    """Send a request on a connection that holds little output which the client does not read."""
+    body = json.dumps(message).encode()
+    lines = [f"{name}: {value}" for name, value in modern_headers(message).items()]
+    head = [POST_HEAD.decode()[:-2], *lines, f"Content-Length: {len(body)}", "", ""]
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(client, ("127.0.0.1", port))
+    await loop.sock_sendall(client, "\r\n".join(head).encode() + body)
+
+
 @on_a_loop
 async def test_a_client_that_reads_nothing_is_disconnected() -> None:
     options = HttpOptions(timeouts=HttpTimeouts(PATIENT, PATIENT, PATIENT, PATIENT, SHORT_S))
     async with running(options) as rig:
         message = modern("tools/call", name="large", arguments={"size": 9_000_000})
-        body = json.dumps(message).encode()
-        lines = [f"{name}: {value}" for name, value in modern_headers(message).items()]
-        head = [POST_HEAD.decode()[:-2], *lines, f"Content-Length: {len(body)}", "", ""]
         with socket.socket() as client:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            client.setblocking(False)
-            loop = asyncio.get_running_loop()
-            await loop.sock_connect(client, ("127.0.0.1", rig.port))
-            await loop.sock_sendall(client, "\r\n".join(head).encode() + body)
+            await send_without_reading(client, rig.port, message)
+
+            async with asyncio.timeout(WAIT_S):
+                while not rig.host.connections:
+                    await asyncio.sleep(0)
+                await asyncio.wait([item.closed for item in rig.host.connections])
+
+
+@on_a_loop
+async def test_a_client_that_reads_nothing_of_a_stream_is_disconnected() -> None:
+    """Although the comments that keep the stream alive add to the unread output."""
+    options = HttpOptions(timeouts=HttpTimeouts(PATIENT, PATIENT, PATIENT, SHORT_S, 4 * SHORT_S))
+    async with running(options) as rig:
+        message = modern("tools/call", name="stream", arguments={"size": 9_000_000},
+                         _meta={"progressToken": 1})  # fmt: skip
+        with socket.socket() as client:
+            await send_without_reading(client, rig.port, message)
 
             async with asyncio.timeout(WAIT_S):
                 while not rig.host.connections:

@@ -500,24 +500,26 @@ class HttpConnection(asyncio.Protocol):
         output is kept alive.
         now: the time by the clock of the event loop.
         """
-        timeouts = self._handler.timeouts
-        if self._activity.is_stuck(self.unread_bytes, now, timeouts.unread_s):
+        timeouts, activity = self._handler.timeouts, self._activity
+        if activity.is_stuck(self.unread_bytes, now, timeouts.unread_s):
             self.abort()
         elif self.exchange is not None:
             # A request is being answered. End a stream that would last for ever, such as the one of
             # a GET, when the token of its user has expired.
             if self.exchange.has_expired(time.time()):
                 self.exchange.expire()
-            elif now - self._activity.since >= timeouts.keep_alive_s:
-                self._activity.since = now
+            # Add nothing to output that the client does not read: is_stuck() would take the change
+            # of the size for a sign that the client reads.
+            elif not activity.has_unsent and now - activity.since >= timeouts.keep_alive_s:
+                activity.since = now
                 self.exchange.keep_alive()
         elif self.is_ending:
             # The response is sent, the connection is about to be closed, and no request is read.
             return
         elif self.is_idle:
-            if now - self._activity.since >= timeouts.idle_s:
+            if now - activity.since >= timeouts.idle_s:
                 self._close_when_sent()
-        elif now - self._activity.since >= self._arrival_limit_s():
+        elif now - activity.since >= self._arrival_limit_s():
             self._refuse(HttpError(HTTPStatus.REQUEST_TIMEOUT, "the request came too slowly"))
 
     def _arrival_limit_s(self) -> float:

@@ -179,7 +179,7 @@ class Exchange(Struct, eq=False):
     def keep_alive(self) -> None:
         """Send something, so that neither the client nor a proxy closes the connection as idle.
 
-        HttpConnection calls this when nothing was sent for HttpTimeouts.keep_alive_s.
+        HttpConnection calls this when no output waits, and none was sent for keep_alive_s.
         """
         # A stream of events gets a comment. For a call that has sent nothing yet, on_idle() begins
         # the stream; for a WebSocket, it sends a ping.
