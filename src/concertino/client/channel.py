@@ -62,11 +62,11 @@ class ChannelDelegate(MessageHandler, Protocol):
     """
 
     def on_eof(self) -> None:
-        """Handle the end of a connection that this client has not closed: release its resources."""
+        """Release the connection, which has ended, and the server's process if there is one."""
         ...
 
     def explain(self, error: ConcertinoError) -> ConcertinoError:
-        """Return an error of the same class, with facts about the server's process in its text."""
+        """Return an error of the same class, whose text also describes the server's process."""
         ...
 
 
@@ -83,7 +83,7 @@ class Channel:
     Attributes:
     ending: whether and why the connection has ended.
     skipped: the counter of the server's lines that are no messages or match no request.
-    input: the state of the handling of frames (messages), which all PendingReply objects read.
+    input: facts about the messages that are arriving; the PendingReply objects read them.
     progress: the progress trackers of pending requests.
     peer: the JSON-RPC layer, with the table of pending requests.
     counts: the numbers of requests that were sent and answered.
@@ -136,7 +136,7 @@ class Channel:
         progress: ProgressTracker | None = None,
         cancels: bool = True,
     ) -> Awaitable[Raw]:
-        """Send a request and return its result, undecoded.
+        """Return an awaitable that sends a request and returns its result, undecoded.
 
         The other arguments and the exceptions are those of ask().
         params: a JSON object.
@@ -156,7 +156,7 @@ class Channel:
         progress: ProgressTracker | None = None,
         cancels: bool = True,
     ) -> Generator[Any, None, Any]:
-        """Send a prepared request. Await the returned object to get the result.
+        """Return an awaitable that sends a prepared request and returns its result.
 
         prepared: the request without its id and without some of its params.
         params: the JSON to fill in for the missing params, such as an object of arguments.
@@ -373,7 +373,7 @@ class Channel:
         reason: str,
         cancels: bool,
     ) -> None:
-        """Stop waiting for the response to a request. Does nothing if the request is not pending.
+        """Remove a request from the pending ones, without an outcome, if it is pending.
 
         reason: the reason in notifications/cancelled.
         cancels: whether to send notifications/cancelled.
@@ -398,20 +398,20 @@ class Channel:
         return ""
 
     def fail_pending(self, error: ConcertinoError) -> None:
-        """Let all pending requests raise an error in their callers."""
+        """Set this error as the outcome of all pending requests but subscriptions."""
         for pending in list(self.peer.outgoing.values()):
             if isinstance(pending, PendingReply):
                 pending.done(error)
 
-    def refuse(self, error: ConcertinoError) -> None:
-        """Let all pending requests raise an error in their callers, and end the channel."""
+    def end_with(self, error: ConcertinoError) -> None:
+        """Set this error as the outcome of all pending requests, and end the channel."""
         self.fail_pending(error)
         self.end()
 
     # Time limits
 
     def _expire(self, now: float) -> float:
-        """Let the requests whose deadline has passed raise TimedOut. The timer calls this.
+        """Fail the requests whose deadline has passed, with TimedOut. The timer calls this.
 
         Also ends the connection if the server sends a line that is too long and does not end.
         now: the time by the loop's clock.
@@ -509,7 +509,7 @@ class Channel:
             self._messages.receive(frame)
 
     def on_frame_too_long(self, size: int) -> None:
-        """Fail the request whose response is too long, or count the line as skipped.
+        """Fail the request whose response is too long; count any other such line as skipped.
 
         size: how many bytes of the line had arrived when it exceeded the limit.
         """
@@ -530,7 +530,7 @@ class Channel:
         self.on_eof()
 
     # The end. on_eof(), on_disconnect() and give_up() tell the delegate of the end; end() and
-    # refuse() do not. All of them fail the pending requests.
+    # end_with() do not. All of them fail the pending requests.
 
     def give_up(self, fault: str) -> None:
         """End the connection, because the server misbehaves.
@@ -543,7 +543,7 @@ class Channel:
             self.on_eof()
 
     def end(self) -> None:
-        """Fail all pending requests and stop sending. Does not close the Connection."""
+        """Fail all pending requests with Disconnected. Does not close the Connection."""
         if self.ending.over:
             return
         self.ending.over = True

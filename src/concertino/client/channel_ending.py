@@ -37,8 +37,8 @@ class UnreadRequest(Disconnected):
 class ChannelEnding:
     """Whether and why a Channel has ended.
 
-    explain: a function that returns an error of the same class, with facts about the server's
-        process added to the text, such as the exit code.
+    explain: a function that takes an error, and returns one of the same class whose text also has
+        facts about the server's process, such as the exit code.
 
     Attributes:
     over: whether the connection has ended.
@@ -46,8 +46,8 @@ class ChannelEnding:
     fault: the fault of the server because of which the client has closed the connection; "" if
         there was none.
     reason: the text of the error with which the connection has ended; "" for an orderly end.
-    unread: after the end, the ids of the requests that the server had not read, which may be sent
-        again; None if the server is not restarted, so that no request may be sent again.
+    unread: the ids of the requests that the server had not read, which may be sent again after its
+        restart; None before the end, and if the server is not restarted.
     """
 
     def __init__(self, explain: Explain) -> None:

@@ -69,8 +69,8 @@ class Client(FeatureMethods, ForwardingMethods):
         the lines to. By default, the logger `concertino.client.NAME.stderr` logs the lines at
         stderr_level, where NAME is `name`. Secrets are redacted in all three cases.
     restart: when to restart a server that ends by itself. Only a program or an address can be
-        restarted. By default, only an HTTP session that the server has ended is replaced by a new
-        one, and the request that the server has refused is sent again.
+        restarted. By default, the client only replaces an HTTP session that the server has ended,
+        and sends the request again that the server has refused for this reason.
     validate: whether to validate the results of tools against their output schemas, from the first
         list_tools() on. None validates if the extra `validate` (see `concertino docs install`) is
         installed. True raises ImportError if the extra is not installed.
@@ -337,8 +337,7 @@ class Client(FeatureMethods, ForwardingMethods):
                 # again after the restart.
                 body = encode_finite({"name": name, "arguments": arguments or {}})
                 raw = await connection.call("tools/call", body, name, left_s, progress, meta)
-            # `raw` is undecoded if it did not come from conversation.call_tool(), or if the result
-            # is unusual.
+            # conversation.call_tool() has not decoded the result, or was not called.
             result = await results.decode(name, raw, validate)
         content = result.structured_content
         if type(content) is dict and "result" in content:
@@ -375,7 +374,11 @@ class Client(FeatureMethods, ForwardingMethods):
         await self._session.subscribe(uri)
 
     async def unsubscribe(self, uri: str) -> None:
-        """End the subscription to a resource, if there is one. Raises as subscribe() does."""
+        """End the subscription to a resource, if there is one.
+
+        A server before 2026-07-28 gets a request, which may raise RpcError, TimedOut, ProtocolError
+        and Disconnected.
+        """
         await self._session.unsubscribe(uri)
 
     async def watch(self, uris: frozenset[str]) -> None:

@@ -24,11 +24,7 @@ from concertino.client.conversation import Conversation
 from concertino.client.negotiation import Era, HandshakeChoice, open_conversation
 from concertino.client.notifications import NotificationHandlers
 from concertino.client.output_validation import decode_result
-from concertino.client.pending_request import (
-    ForwardedReply,
-    Progress,
-    request_label,
-)
+from concertino.client.pending_request import FOREVER, ForwardedReply, Progress, request_label
 from concertino.client.request_handlers import RequestHandlers
 from concertino.client.server_stderr import Sink, StderrLines
 from concertino.client.supervision import Restart, State, SupervisedServer, Supervisor
@@ -43,7 +39,6 @@ from concertino.types.results import Implementation, Level
 
 T = TypeVar("T")
 PageT = TypeVar("PageT", bound=Page)
-FOREVER = float("inf")
 NOT_OPEN = "this client is not open: use `async with Client(...) as client:`"
 
 
@@ -117,16 +112,15 @@ class ClientConnection:
 
     - started: the Conversation of the latest start, even if its negotiation has failed.
     - current: the latest Conversation with a revision, even if its connection has ended.
-    - conversation: the Conversation that requests may use now.
+    - conversation: the Conversation that requests may use now; None before open() and while the
+      server restarts. Without `restart`, it stays after the end of the server, and its requests
+      raise Disconnected.
 
     settings: the arguments of the Client.
     on_restart: an async function that is called after each restart of the server, to subscribe
         again and set the log level.
 
     Attributes:
-    conversation: the Conversation that sends requests; None before open() and while the server
-        restarts. Without `restart`, it stays after the end of the server, and its requests raise
-        Disconnected.
     loop: the event loop that has called open(); None before.
     thread: the identifier of the thread that runs this loop.
     """
@@ -324,13 +318,16 @@ class ClientConnection:
 
     @property
     def requests(self) -> int:
-        """Return how many requests this client has sent, also before restarts of the server."""
+        """Return how many requests this client has sent, over all starts of the server."""
         sent = 0 if self._started is None else self._started.channel.counts.sent
         return self._requests_before + sent
 
     @property
     def failure(self) -> ConcertinoError | None:
-        """Return the error of the server's last end or failed restart; None if there was none."""
+        """Return the error with which the server last ended or failed to restart.
+
+        Returns None if it has done neither.
+        """
         return self._failure if self._supervisor is None else self._supervisor.failure
 
     async def wait_until_usable(self, label: str, timeout_s: float) -> tuple[Conversation, float]:

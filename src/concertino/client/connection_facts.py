@@ -73,12 +73,15 @@ class ConnectionFacts:
 
     @property
     def requests(self) -> int:
-        """Return how many requests this client has sent, also before restarts of the server."""
+        """Return how many requests this client has sent, over all starts of the server."""
         return self._connection.requests
 
     @property
     def failure(self) -> ConcertinoError | None:
-        """Return the error of the server's last end or failed restart; None if there was none."""
+        """Return the error with which the server last ended or failed to restart.
+
+        Returns None if it has done neither.
+        """
         return self._connection.failure
 
     @property

@@ -25,18 +25,13 @@ class ConnectionOutput:
     Attributes:
     send_and_poll: a function send_and_poll(frame, request_id) that writes a frame at once. Returns
         the next line of the server if the line has arrived already, otherwise the number of
-        buffered bytes. It is one of
-
-        - the Connection's send_and_poll(),
-        - the Connection's send(), which never returns a line,
-        - if the Connection has neither, a function that writes nothing and returns None. The caller
-          then calls write().
-
+        buffered bytes. If the Connection has neither send_and_poll() nor send(), it writes nothing
+        and returns None: then call write().
     defer_line: a function that delivers a line, which send_and_poll() has returned, to the
         Receiver's on_frames() in a later loop iteration.
     flush_scheduled: whether the queued frames will be flushed in the next loop iteration.
-    longest_usual_params: up to this size in bytes, params certainly fit into a message, and are
-        quickly copied.
+    longest_usual_params: params of at most this many bytes need no PreparedRequest.join(), and no
+        check that the frame is within max_message_bytes.
     """
 
     def __init__(self, connection: Connection, limits: Limits) -> None:
@@ -81,7 +76,7 @@ class ConnectionOutput:
         return held
 
     async def wait_for_drain(self, within_s: float | None) -> None:
-        """Wait for report_drain(), at most within_s seconds; None for no limit."""
+        """Return when report_drain() is called, or after within_s seconds; None for no limit."""
         if self._drained is None:
             self._drained = self._loop.create_future()
         await asyncio.wait([self._drained], timeout=within_s)

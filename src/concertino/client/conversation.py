@@ -129,7 +129,8 @@ class Conversation:
         to call nothing.
     restart_note: a text that says, in the errors of requests that were pending when the server
         ended, that the server will be restarted; "" if it will not.
-    opening: the watch that notices if the program is no MCP server, until its first response.
+    opening: watches the program's output, until its first response, for signs that the program is
+        no MCP server.
     """
 
     def __init__(
@@ -271,7 +272,7 @@ class Conversation:
     ) -> CallToolResult | Raw:
         """Await a tool call of 2026-07-28, and answer if the result is `input_required`.
 
-        call: an awaitable of the result of the call, which was sent already.
+        call: an awaitable that sends the call and returns its result.
         name, arguments, idle_timeout_s, total_s: the arguments of call_tool(), to send the call
             again with answers.
         """
@@ -478,10 +479,10 @@ class Conversation:
             self.on_end(self)
 
     def explain(self, error: ConcertinoError) -> ConcertinoError:
-        """Return an error of the same class, with facts about the server's process in its text.
+        """Return an error of the same class, whose text also describes the server's process.
 
-        The facts are whether the process runs or how it has ended, how many lines of its stdout
-        were skipped because they are no messages, and the end of its stderr.
+        The text says whether the process runs or how it has ended, and how many lines of its stdout
+        were skipped because they are no messages. It quotes the end of its stderr.
         """
         opened = self.opened
         ending = self.channel.ending
@@ -531,10 +532,10 @@ class Conversation:
 
 
 def lists_our_revision(error: RpcError) -> bool:
-    """Return whether a server refuses revision 2026-07-28, although it lists it as supported.
+    """Return whether an error refuses revision 2026-07-28, but lists this revision as supported.
 
-    Then the client may send the request again. The server has not executed it, because servers
-    check the revision before they do anything else (2026-07-28 basic/versioning).
+    Then the client may send the request again. The server has not executed the request, because
+    servers check the revision before they do anything else (2026-07-28 basic/versioning).
     error: the server's error response.
     """
     data: Any = error.data

@@ -11,9 +11,8 @@ from typing import Any
 
 from msgspec import Raw
 
-from concertino.client.client_connection import FOREVER
 from concertino.client.connection_facts import ConnectionFacts
-from concertino.client.pending_request import ForwardedReply, Progress
+from concertino.client.pending_request import FOREVER, ForwardedReply, Progress
 from concertino.protocol.call import Call, ClientFacts
 from concertino.types.results import Level
 

@@ -119,7 +119,8 @@ async def open_conversation(
     - TimedOut after within_s,
     - Incompatible if client and server have no revision in common,
     - NotAServer if the program does not speak MCP,
-    - ProtocolError for a malformed response, and RpcError for a failure of HTTP,
+    - ProtocolError for a malformed response,
+    - RpcError with the code HTTP_FAILURE if an HTTP request fails,
     - the exceptions of `start`.
     """
     loop = asyncio.get_running_loop()
@@ -166,7 +167,7 @@ async def open_conversation(
     except BaseException as exc:
         await conversation.close()
         error = _explain(conversation, exc)
-        # If another error replaces `exc`, `from` prevents that `exc` is shown as its context.
+        # `from` hides `exc` in the traceback of an error that replaces it.
         raise error from error.__cause__
     return conversation
 

@@ -45,7 +45,7 @@ class PendingRequests(Protocol):
     """The two methods of Channel that OpeningWatch calls."""
 
     def fail_pending(self, error: ConcertinoError) -> None: ...
-    def refuse(self, error: ConcertinoError) -> None: ...
+    def end_with(self, error: ConcertinoError) -> None: ...
 
 
 class OpeningWatch:
@@ -54,7 +54,7 @@ class OpeningWatch:
     If the output shows that the program is no MCP server, the pending requests fail.
 
     opened: the connection to the program, and its process.
-    name: the name of the server, for errors if the target is not a command.
+    name: the name of the server, for errors. Errors quote the command instead, if there is one.
     requests: the Channel, whose pending requests fail if the program is no server.
     """
 
@@ -104,8 +104,8 @@ class OpeningWatch:
     def on_line(self, line: str) -> None:
         """Handle a line of the program's output that is not a message.
 
-        The program must then respond within a limited time. After MAX_LINES lines, it counts as no
-        server.
+        The pending request fails if the program does not respond within ECHO_S, PROBE_S or TEXT_S
+        seconds, or prints MAX_LINES such lines.
         """
         if self._is_over:
             return
@@ -173,7 +173,7 @@ class OpeningWatch:
     def _refuse_program(self) -> None:
         """Fail the pending requests and end the channel, because the program is no MCP server."""
         self.stop()
-        self._requests.refuse(self._not_a_server_error())
+        self._requests.end_with(self._not_a_server_error())
 
     def _not_a_server_error(self) -> NotAServer:
         """Return the error that says what the program does instead of answering requests."""

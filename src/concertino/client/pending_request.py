@@ -64,7 +64,7 @@ _decode_sent_request = Decoder(_SentRequest).decode
 
 
 def request_ids(lines: Iterable[bytes]) -> frozenset[int]:
-    """Return the ids of the requests among lines of JSON-RPC. Other lines are ignored."""
+    """Return the ids of this client's requests among lines of output. Ignores other lines."""
     ids: set[int] = set()
     for line in lines:
         try:
@@ -106,10 +106,10 @@ class PreparedRequest(Struct, eq=False):
 class InputState:
     """The state of a Channel while it handles the messages that have arrived ("frames").
 
-    outside_tasks: whether the event loop itself has called the Channel, and not a task. Channel
-        resumes waiting tasks at once, and not in the next loop iteration. Inside of another task,
-        asyncio does not allow this.
-    frame: the frame that is being handled, for errors; b"" for a successful response.
+    outside_tasks: whether the task that waits for a response may be resumed at once, and not in the
+        next loop iteration. asyncio does not allow this inside of another task, so this is True
+        only if the event loop itself has called the Channel.
+    frame: the frame that is being handled, which errors quote; b"" for a successful response.
     heard: whether any frame has arrived since the Conversation has sent its last regular ping.
     decode: the decoder of the request that was sent last, which is tried first for the next frame.
     """
@@ -183,7 +183,7 @@ class ReplyOwner(Protocol):
         ...
 
     def abandon(self, id: Id, reason: str, cancels: bool) -> None:
-        """Stop waiting for the response to a request. Does nothing if the request is not pending.
+        """Remove a request from the pending ones, without an outcome, if it is pending.
 
         reason: the reason in notifications/cancelled.
         cancels: whether to send notifications/cancelled.
@@ -195,8 +195,7 @@ class ForwardedReply(PendingReply, eq=False):
     """A pending request that a proxy has forwarded. No task awaits it.
 
     When the request has an outcome, the Channel calls `callback` with this object. `outcome` is
-    then the result or, if `failed` is True, an exception. error() returns a more detailed
-    exception.
+    then the result. If `failed` is True, error() returns the exception.
 
     owner: the Channel that has sent the request.
     """

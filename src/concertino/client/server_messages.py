@@ -125,7 +125,7 @@ class ServerMessages:
             self._skipped.add(frame, "a response to no request of this client")
 
     def on_frame_too_long(self, size: int, now: float) -> None:
-        """Fail the request whose response is too long, or count the line as skipped.
+        """Fail the request whose response is too long; count any other such line as skipped.
 
         The Connection discards the line, and keeps only its first bytes.
         size: how many bytes of the line had arrived when it exceeded the limit.

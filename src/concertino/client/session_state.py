@@ -184,7 +184,7 @@ class SessionState:
         """Request the log level and the subscriptions again, after a restart of the server.
 
         All lists and subscribed resources are reported as changed, because they may have changed
-        in the meantime. If the server ends again, this method returns, and is called again later.
+        meanwhile. If the server ends again, this returns. The next restart calls restore() again.
         """
         try:
             if self._log_level is not None:

@@ -98,9 +98,9 @@ class OversizeWatch:
     Attributes:
     checks_at: the time at which the Channel must call expire(), by the loop's clock; infinite if no
         line is watched.
-    discarded_bytes: how many bytes had arrived of the latest line that was too long and could not
-        be matched with a request, when it exceeded the limit; 0 if there was none. For the errors
-        of requests that time out, because the line may have been the response.
+    discarded_bytes: the size of the latest line that was too long and matched no request, when it
+        exceeded the limit; 0 if there was none. Errors of requests that time out name this size,
+        because the line may have been the response.
     """
 
     def __init__(self, connection: Connection) -> None:

@@ -24,7 +24,7 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder, encode
 
 from concertino.client.channel import Channel
-from concertino.client.pending_request import MAX_QUOTE
+from concertino.client.pending_request import FOREVER, MAX_QUOTE
 from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
 from concertino.jsonrpc.messages import Id
@@ -34,7 +34,6 @@ __all__ = ["ClientSubscriptions"]
 
 SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 METHOD = "subscriptions/listen"
-FOREVER = float("inf")
 
 
 class _Acknowledgement(Struct):

@@ -41,8 +41,8 @@ class Restart(Struct, frozen=True, metaclass=HintingStructMeta):
     first_s: the pause before the first restart. The pause doubles with each restart in a row. Each
         pause is shortened at random by up to a quarter, so that many servers do not start together.
     longest_s: the longest pause.
-    tries: how many starts in a row may fail, so that the server ends before it counts as recovered.
-        Then the client gives up: requests raise Disconnected.
+    tries: after this many failed starts in a row, the client gives up: requests raise Disconnected.
+        A start has failed if the server ends before it counts as recovered.
     steady_s: how long a server must run to count as recovered.
     retry_s: after the client has given up, the time after which a new request starts the server
         once more; infinite (the default) to never try again.
@@ -95,7 +95,8 @@ class Supervisor:
     Attributes:
     state: "running"; "backing-off" during the pause before a restart; "starting" during a restart;
         "failed" after the supervisor has given up; or "closed" after close().
-    failure: the error of the server's last end or failed restart; None if there was none.
+    failure: the error with which the server last ended or could not be restarted; None if there is
+        no such error.
     restarts: how many times the server was restarted.
     """
 

@@ -90,8 +90,8 @@ class SyncClient(ConnectionFacts):
         """Close the connection, and end the server and all processes that it has started.
 
         A server that is a program first gets time to end by itself (ServerParameters.ladder has the
-        times). Requests for which other threads wait raise Disconnected. May be called again, and
-        from any thread but that of the Client's event loop, in which it raises RuntimeError.
+        times). Requests for which other threads wait raise Disconnected. May be called again.
+        Raises RuntimeError if one of the functions of this client, such as `elicit`, calls it.
         """
         portal = self._portal
         if portal is not None and portal.is_own_thread:

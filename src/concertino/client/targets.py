@@ -149,9 +149,9 @@ class OpenTarget:
     def take_unread(self) -> frozenset[Id]:
         """Return the ids of the requests that the server has certainly not executed.
 
-        A server that this client has started has not read these requests. An HTTP server has
-        refused them, because their session has ended. For other servers, the set is empty. Call
-        this once, after the end of the connection.
+        A program has not read these requests. An HTTP server has refused them, because their
+        session has ended. For other servers, the set is empty. Call this once, after the end of the
+        connection: it removes the requests from the program's input.
         """
         if self.child is not None:
             return request_ids(self.child.take_unread())

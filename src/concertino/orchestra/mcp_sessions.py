@@ -18,7 +18,7 @@ from msgspec import Raw, Struct
 
 from concertino.backend.interface import Backend, Call, Context, Notifier
 from concertino.client.client import Client, Timeouts
-from concertino.client.client_connection import FOREVER
+from concertino.client.pending_request import FOREVER
 from concertino.client.request_handlers import Sample
 from concertino.errors import (
     INTERNAL_ERROR,

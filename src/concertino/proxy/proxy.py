@@ -37,8 +37,8 @@ from concertino.backend.interface import (
 )
 from concertino.backend.methods import LIST_METHODS
 from concertino.client.client import Client, Timeouts
-from concertino.client.client_connection import FOREVER
 from concertino.client.negotiation import Era
+from concertino.client.pending_request import FOREVER
 from concertino.client.server_parameters import HttpParameters
 from concertino.client.server_stderr import Sink
 from concertino.client.supervision import Restart
