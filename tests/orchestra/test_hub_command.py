@@ -220,6 +220,41 @@ def test_a_signal_while_it_is_still_loaded_ends_it_in_order(
     assert (done.returncode, done.stderr) == (0, "")
 
 
+# Replaces HubControl.open(), which hub.launch() precedes, by a failure when all plugins run.
+FAILING = """
+import asyncio
+from concertino.cli import main
+from concertino.orchestra.hub_control import HubControl
+async def fail(control, environment):
+    await control._hub.settle()
+    raise OSError("no room for a control socket")
+HubControl.open = fail
+main(["orchestrate", "plugins.yaml"])
+"""
+
+
+def test_a_start_that_fails_when_plugins_run_ends_them_in_order(folder: Path) -> None:
+    hook = "@plugin.on_shutdown\ndef end(): open(__file__ + '.ended', 'w').close()\nplugin.run()\n"
+    write_plugins_file(
+        folder,
+        sdk(folder, "tools.greeter", GREETER.replace("plugin.run()\n", hook)),
+        listen_addr=f"unix:{folder}/hub",
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", FAILING],
+        cwd=folder,
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "no room for a control socket" in done.stderr
+    assert (folder / "tools_greeter.py.ended").exists()
+    assert not (folder / "hub").exists()
+
+
 def test_options_count_more_than_the_file(folder: Path) -> None:
     path = write_plugins_file(folder, listen_addr=f"unix:{folder}/not-here")
     with orchestrating(path, "--listen-addr", f"unix:{folder}/here") as hub:

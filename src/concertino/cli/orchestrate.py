@@ -126,21 +126,24 @@ async def _run_hub(file: PluginsFile, args: argparse.Namespace, log: logging.Log
     control = HubControl(hub)
     reload = PluginsReload(hub, file, trust=args.trust)
     starting = loop.create_task(_start(hub, control, reload))
-    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
-    # A signal may come while the hub starts, or the start may fail.
-    if not starting.done():
-        starting.cancel()
-        await asyncio.wait((starting,))
-    elif (failure := starting.exception()) is not None:
-        raise failure
-    else:
-        # Scripts look for this line.
-        for address in hub.addresses:
-            log.info("Listening on %s", address)
-        await stopping
-    await control.close()
-    await reload.close()
-    await hub.stop()
+    try:
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        # A signal may come while the hub starts.
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait((starting,))
+        else:
+            # Raises the exception of a start that has failed.
+            starting.result()
+            # Scripts look for this line.
+            for address in hub.addresses:
+                log.info("Listening on %s", address)
+            await stopping
+    finally:
+        # Plugins may run even if the start has failed.
+        await control.close()
+        await reload.close()
+        await hub.stop()
 
 
 async def _start(hub: Hub, control: HubControl, reload: PluginsReload) -> None:
