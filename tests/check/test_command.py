@@ -57,6 +57,12 @@ def test_a_quick_run_has_the_quick_cases() -> None:
     assert done.stdout.rstrip().endswith("1 ok")
 
 
+def test_a_case_of_a_revision_that_the_server_lacks_is_skipped() -> None:
+    _, report = document("--only", "batch-2025-03-26")
+    [case] = report["cases"]
+    assert (case["verdict"], case["came"]) == ("skipped", ["the server does not speak 2025-03-26"])
+
+
 def test_a_list_that_is_not_read_to_its_end_is_no_error() -> None:
     command = [*CHECK, "--list"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
+from concertino.check import process_stats
 from concertino.check.case import SECTIONS, Case
 from concertino.check.run import inspect_server, run_cases, select_cases
 from concertino.check.server_under_test import TOOLS, CheckSettings
@@ -62,6 +64,15 @@ def test_a_server_that_ends_after_its_wrappers_is_ok(wrapper: list[str], verdict
     server = inspect_server([*wrapper, *COMMAND], CheckSettings(timeout_s=30))
     [result] = run_cases(server, select_cases(CASES, ["wrapper-killed"]), lambda _: None)
     assert (result.verdict, len(result.observed)) == (verdict, verdict != "ok")
+
+
+def test_a_server_behind_a_killed_wrapper_is_not_judged_without_proc(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = inspect_server(COMMAND, CheckSettings(timeout_s=30))
+    monkeypatch.setattr(process_stats, "PROC", Path("/nowhere"))
+    [result] = run_cases(server, select_cases(CASES, ["wrapper-killed"]), lambda _: None)
+    assert (result.verdict, result.observed) == ("skipped", ("this system has no /proc",))
 
 
 def test_the_quick_cases_exist_and_are_quick() -> None:
