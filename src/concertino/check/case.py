@@ -37,8 +37,8 @@ class Case(Struct, frozen=True, kw_only=True):
         or records findings in the context.
     era: the era of the session: "modern" for 2026-07-28, "legacy" for earlier revisions; "" for the
         server's own era, ServerUnderTest.era.
-    needs: what else the server must support; otherwise the case is skipped. Each item is the name
-        of a tool (a key of server_under_test.TOOLS), or an era, for requests of the other era.
+    needs: what else the server must support; otherwise the case is skipped. An item is a tool (a
+        key of server_under_test.TOOLS), or an era in which the case also sends requests.
     opens: whether the session is opened before run() is called.
     stdio: what stdin, stdout and stderr of the server are, such as pipes or files; None for three
         pipes.

@@ -70,7 +70,8 @@ class CaseContext:
         because 1 and 1.0 are equal in Python.
     max_errors_without_id: how many error responses without an id the server may send: one for each
         malformed line, and for each message whose id the server might not be able to read. A case
-        that has reported an error itself raises the number, so that the invariants do not.
+        that has reported such an error raises the number, so that invariants.py does not report
+        it again.
     is_unknown_id_allowed: a function that gets the id of a response that belongs to no request, and
         returns whether the server may send that response. By default it may not.
     """
@@ -138,7 +139,8 @@ class CaseContext:
     ) -> Message:
         """Return a request, and register that one response to it is expected.
 
-        params: the params. `_meta` may have keys of its own; those of 2026-07-28 are added.
+        params: the params. A request of 2026-07-28 gets the keys for the revision and the client's
+            capabilities in `_meta`, unless `params` has them.
         id: the id of the request; None for a new id.
         modern: whether the request is one of 2026-07-28; None for the era of the session.
         """
@@ -177,7 +179,7 @@ class CaseContext:
         return self.make_request("server/discover" if self.modern else "ping", params, id)
 
     def make_listing(self) -> Message:
-        """Return a tools/list request, or a ping for a server without tools."""
+        """Return make_request("tools/list"), or make_ping() if the server has no tools."""
         return self.make_request("tools/list") if self.server.tool_names else self.make_ping()
 
     def make_initialize(self, version: str = LEGACY, **more: Any) -> Message:
@@ -399,13 +401,13 @@ class CaseContext:
         within_s: float | None = None,
         grace_s: float | None = None,
     ) -> Message | None:
-        """Write a line that the server may refuse, then a valid request.
+        """Write a line that the server may refuse, and a ping. Return the response to the line.
 
-        Returns the response to the line, which may also be an error without an id; None if there is
-        no response. Raises Hang or Crash if the server does not answer the valid request.
+        The response may be an error without an id. Returns None if there is no response. Raises
+        Hang or Crash if the server does not answer the ping.
 
         line: the line, with its newline.
-        id: the id of the request in the line, which expect() has registered; None if the line has
+        id: the id in the line, which the caller has registered with expect(); None if the line has
             no id.
         within_s: how long to wait until the pipe has accepted the line; None for timeout_s of the
             settings.
@@ -429,7 +431,10 @@ class CaseContext:
         return next(iter(find_responses()), None)
 
     def require_echo(self, text: str) -> None:
-        """Call the echo tool. Raises Violation when it returns another text."""
+        """Call the tool `echo`. Raises Violation if it does not return `text`.
+
+        Also raises the exceptions of call_tool().
+        """
         before, after = self.server.echo_frame
         response = self.call_tool("echo", text=text)
         echoed = tool_result_text(response)
@@ -441,8 +446,8 @@ class CaseContext:
     def is_serving(self) -> bool:
         """Send a ping, and return whether the server answers it within timeout_s of the settings.
 
-        Reports a Deviation if that takes longer than served_s, and raises Crash if the process has
-        ended.
+        Reports a Deviation if that takes longer than served_s of the settings. Raises Crash if the
+        process has ended.
         """
         message = self.make_ping()
         key: IdKey = (int, message["id"])
@@ -488,9 +493,9 @@ class CaseContext:
 
     @property
     def start_grace_s(self) -> float:
-        """Return how long to wait for a first response that the server need not send, in seconds.
+        """Return how many seconds to wait for a response that may not come to a first message.
 
-        It is longer than grace_s of the settings, because the process must start first.
+        This is longer than grace_s of the settings, because the process must start first.
         """
         # The opening before the first case shows how fast the server starts. It may be slower now:
         # several cases may run at the same time.

@@ -38,8 +38,8 @@ EXIT_S = 2.0
 def check_running(context: CaseContext, before: ProcessStats | None) -> None:
     """Check at the end of a case that the server still serves requests and has freed its resources.
 
-    Reports a growth as a Deviation or a Violation. Raises Crash or Hang if the server no longer
-    serves, and Violation if a request has no response.
+    Reports resources that were not freed as a Deviation, and a large leak as a Violation. Raises
+    Crash or Hang if the server no longer serves, and Violation if a request has no response.
 
     before: the server's resources at the beginning of the case. None: resources are not compared,
         because the session was not open then, or there is no /proc.
@@ -71,8 +71,8 @@ def check_running(context: CaseContext, before: ProcessStats | None) -> None:
 def check_output(context: CaseContext) -> None:
     """Report what is wrong with the server's stdout so far.
 
-    That are lines that are no messages, responses to nothing, second responses to a request, errors
-    without an id, requests that the era forbids, and stack traces.
+    Reports lines that are no messages, responses to no request, second responses to a request, too
+    many errors without an id, requests that the era forbids, and stack traces.
     """
     output = context.process.output
     # The first few lines are enough to find the cause.

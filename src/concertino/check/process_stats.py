@@ -23,7 +23,7 @@ class ProcessStats(Struct, frozen=True):
 
     pids: the ids of the processes.
     rss_bytes: the resident memory now.
-    peak_bytes: the sum of the largest resident memory that each process has had so far.
+    peak_bytes: the largest resident memory so far, measured for each process.
     descriptors: the number of open descriptors.
     threads: the number of threads.
     cpu_s: the CPU time since the processes were started, in seconds.
@@ -129,10 +129,10 @@ def find_ancestors(pid: int, group: int) -> list[int]:
 
 
 def cpu_wait_s(group: int) -> float:
-    """Return how long this process and a group were ready to run but had no CPU, in seconds.
+    """Return how long the check and a process group have been ready to run without a CPU.
 
-    This is the sum over all their threads since each began. Subtract the difference of two calls
-    from a measured time: delays of a busy machine are not the server's fault.
+    The result is in seconds, summed over all threads since their beginning; 0 without /proc. From a
+    measured time, subtract the difference of two calls: a busy machine is not the server's fault.
     """
     # The second field of /proc/PID/task/TID/schedstat, in nanoseconds.
     total_ns = 0
@@ -148,7 +148,7 @@ def cpu_wait_s(group: int) -> float:
 class Stopwatch:
     """Measures how long a process group takes for something, from the creation of this object.
 
-    The time that this process and the group have waited for a CPU (cpu_wait_s()) is not counted.
+    The time that the check and the group have waited for a CPU (cpu_wait_s()) is not counted.
 
     group: the id of the process group.
 
@@ -162,9 +162,10 @@ class Stopwatch:
         self.began = time.monotonic()
 
     def elapsed_s(self, until: float | None = None) -> float:
-        """Return the seconds since the creation, without the time of waiting for a CPU until now.
+        """Return the seconds from the creation to `until`.
 
-        until: the end of the time to measure, as a value of time.monotonic(); None for now.
+        All the time of waiting for a CPU, up to now, is subtracted.
+        until: a value of time.monotonic(); None for now.
         """
         waited_s = cpu_wait_s(self._group) - self._waited_before_s
         if until is None:

@@ -160,10 +160,10 @@ def format_json(
     server: facts about the server; None if no session could be opened.
     results: the results, in the order of the cases.
     exit_code: the exit code of the command.
-    problem: why no session could be opened, or after how many cases the run was cut off; "" if all
-        cases were run.
-    cut_off: what ended the run before its last case: the name of a signal, or what became of
-        stdout; "" if nothing did.
+    problem: why results are missing, as a sentence: no session could be opened, or the run was cut
+        off; "" if all cases were run.
+    cut_off: the cause if the run was cut off: the name of a signal, or what became of stdout; ""
+        otherwise.
     """
     counts = Counter(result.verdict for result in results)
     cases = [

@@ -189,10 +189,10 @@ def has_failures(results: Sequence[CaseResult], *, strict: bool) -> bool:
 
 
 def inspect_server(command: Sequence[str], settings: CheckSettings) -> ServerUnderTest:
-    """Open a session with the server in each era, and return the facts about the server.
+    """Open a session in each era that `settings` allows, and return the facts about the server.
 
     Raises OSError if the command cannot be started, and the worst CheckFinding if no session can be
-    opened in any era.
+    opened in any of these eras.
     """
     server = ServerUnderTest(command, settings)
     reasons: list[str] = []

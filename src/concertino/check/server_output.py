@@ -78,7 +78,7 @@ class ServerOutput:
     def reset_volume(self) -> None:
         """Allow MAX_OUTPUT_BYTES again from now on.
 
-        For a long run that has emptied the lists and dicts above itself, as soak/pressure.py does.
+        soak/pressure.py calls this in a long run, after it has cleared the stored messages.
         """
         self._total_bytes = 0
 

@@ -320,7 +320,10 @@ class ServerProcess:
         self.ends.close_stderr()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to the process group, as a terminal does. Does nothing if it has ended."""
+        """Send a signal to the process group, as a terminal does.
+
+        Does nothing if all processes of the group have ended.
+        """
         # macOS raises PermissionError for a group that has only zombies.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)

@@ -41,8 +41,8 @@ class CheckSettings(Struct, frozen=True):
     grace_s: how long to wait for a response that the server need not send.
     exit_s: how soon the server must end after its stdin was closed. Clients wait about as long
         before they kill a server.
-    orphan_s: how soon the server must end after its parent process has ended. A server may notice
-        that end only after 5 s without input.
+    orphan_s: how soon the server must end after its parent process has ended. This leaves time for
+        a server that looks for its parent only after 5 s without input.
     message_limit_bytes: the largest message that the server is expected to accept.
     era: "legacy" to check only revisions with a handshake, "modern" to check only 2026-07-28, None
         to check both. With None, a case without an era of its own uses "legacy" if the server
@@ -110,7 +110,7 @@ class CheckTool(Struct, frozen=True):
     choices: tuple[str, ...] = ()
 
     def make_params(self, **arguments: object) -> Message:
-        """Return the params of a tools/call, with the names that the server's tool has.
+        """Return the params of a tools/call, with the names of the server's tool and arguments.
 
         arguments: the arguments, by the names that cases use.
         """
@@ -160,13 +160,17 @@ class ServerUnderTest(Struct):
 
     @property
     def era(self) -> str:
-        """Return the era of cases that name none: settings.era, or else legacy if supported."""
+        """Return the era of cases that name none.
+
+        This is settings.era. If that is None, it is "legacy" if the server supports it, otherwise
+        "modern".
+        """
         return self.settings.era or ("legacy" if self.legacy else "modern")
 
     def find_lack(self, needs: Sequence[str]) -> str:
         """Return the reason why a case with these needs cannot be run; "" if it can be.
 
-        needs: keys of TOOLS, "legacy", "modern", or "" for nothing.
+        needs: keys of TOOLS, for tools, and "legacy" and "modern", for eras. "" is ignored.
         """
         for need in needs:
             if need == "legacy" and not self.legacy:

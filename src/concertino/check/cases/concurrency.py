@@ -52,7 +52,7 @@ def ping_during_block(context: CaseContext) -> None:
 
 
 def block_64_threads(context: CaseContext) -> None:
-    """Send 64 calls that block, and a ping. The ping must wait for at most 32 of them."""
+    """Send 64 calls that block, and a ping. At most 32 calls may be answered before the ping."""
     calls = [context.make_call("block", seconds=0.3) for _ in range(64)]
     context.send(*calls)
     ping = context.make_ping()
@@ -153,12 +153,11 @@ def cancel_other_id_type(context: CaseContext) -> None:
 
 
 def race_cancellations(context: CaseContext) -> None:
-    """Send 200 requests, and cancel each about when its response comes.
+    """Send 200 requests, and cancel some before their responses come, and some after.
 
-    At most one response to each request must come back.
+    No request may get two responses.
     """
-    # Each cancellation races with its response. Either may win; the invariants check that there is
-    # at most one response.
+    # The invariants count the responses.
     if "sleep" in context.server.tools:
         messages = [context.make_call("sleep", seconds=0.002 * (i % 10)) for i in range(200)]
     else:
@@ -278,6 +277,7 @@ def cancel_call_with_progress(context: CaseContext) -> None:
         # progress after a response.
         return
 
+    # Progress that was under way when the server read the cancellation may still arrive.
     context.wait_for_stragglers()
     count_before = len(notifications)
     process.wait_until(lambda: len(notifications) > count_before, 0.5)
@@ -299,7 +299,7 @@ def send_pings_after_slow_call(context: CaseContext) -> None:
 
 
 def cancel_1000_calls(context: CaseContext) -> None:
-    """Send 1,000 long calls, cancel them, and send a short call, which must not have to wait."""
+    """Send 1,000 long calls and cancel them. The next call must not wait for them."""
     calls = [context.make_call("sleep", seconds=30) for _ in range(1000)]
     context.send(*calls)
     context.require_service()

@@ -86,7 +86,7 @@ def send_bom_first(context: CaseContext) -> None:
 
 
 def send_bom_later(context: CaseContext) -> None:
-    """Send a ping after a byte order mark. A result must come back."""
+    """Send a byte order mark and a ping in an open session. A result must come back."""
     message = context.make_ping()
     response = context.probe_line(BOM + encode_line(message), message["id"])
     if response is None or "error" in response:

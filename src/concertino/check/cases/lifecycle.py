@@ -310,6 +310,7 @@ def _check_eras(
 def request_unsupported_version(context: CaseContext) -> None:
     """Send a request of revision 2099-01-01. Error -32022 must list the supported revisions."""
     meta: Message = {VERSION_KEY: "2099-01-01", CAPABILITIES_KEY: {}}
+    # With modern=False, request() adds nothing to the `_meta`.
     response = context.request("tools/list", {"_meta": meta}, modern=False)
     error = response.get("error", {})
     if error.get("code") != UNSUPPORTED_VERSION:
@@ -321,6 +322,7 @@ def request_unsupported_version(context: CaseContext) -> None:
 
 def request_without_capabilities(context: CaseContext) -> None:
     """Send a request of 2026-07-28 without clientCapabilities. Error -32602 must come back."""
+    # With modern=False, request() does not add the capabilities.
     response = context.request("tools/list", {"_meta": {VERSION_KEY: MODERN}}, modern=False)
     if response.get("error", {}).get("code") != -32602:
         raise Violation(

@@ -31,12 +31,11 @@ INTERNAL_ERROR = -32603
 
 @contextmanager
 def limit_memory(context: CaseContext, allowed: int = ALLOWED_GROWTH_BYTES) -> Generator[None]:
-    """Report a Deviation if the server's peak memory grows too much inside the `with` block.
+    """Report a Deviation if the server's memory grows too much inside the `with` block.
 
     Does nothing without /proc.
 
-    allowed: how many bytes the memory may grow, from its size at the beginning of the block. By
-        default 64 MiB.
+    allowed: by how many bytes the peak may exceed the memory at the beginning; by default 64 MiB.
     """
     pid = context.process.pid
     before = process_stats.measure(pid)
@@ -51,7 +50,7 @@ def limit_memory(context: CaseContext, allowed: int = ALLOWED_GROWTH_BYTES) -> G
 
 
 def write_endless_line(context: CaseContext) -> None:
-    """Write 100 MiB without a newline. An error must come back as soon as the limit is exceeded."""
+    """Write 100 MiB without a newline. An error must come back before the newline is sent."""
     without_id = context.process.output.responses_without_id
     chunk = b"x" * MIB
     context.max_errors_without_id += 1
@@ -147,7 +146,10 @@ def send_long_numbers(context: CaseContext) -> None:
 
 
 def send_escapes(context: CaseContext) -> None:
-    """Send a string that exceeds the message limit only as escapes. An error must come back."""
+    """Send a string of escapes that is too long for a message, although its characters are not.
+
+    An error must come back.
+    """
     # Each escape is six bytes on the wire and one character in memory. The limit counts the bytes
     # on the wire, before anything is decoded.
     count = context.settings.message_limit_bytes // 6 + 100
@@ -178,7 +180,7 @@ def send_long_methods(context: CaseContext) -> None:
 
 
 def flood_for_1_s(context: CaseContext) -> None:
-    """Send notifications for a second. The next request must be served with bounded memory."""
+    """Send notifications for 1 s, and require what flood_notifications() requires."""
     flood_notifications(context, 1.0)
 
 

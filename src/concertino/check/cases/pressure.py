@@ -83,6 +83,7 @@ def fill_stderr(context: CaseContext) -> None:
     context.write_malformed_lines(b"{not json}\n" * 5000, lines=5000)
     context.require_service()
     if "fail" in context.server.tools:
+        # Any way of failing makes a server log.
         how = context.find_tool("fail").choices[0]
         context.exchange(*(context.make_call("fail", how=how) for _ in range(300)))
 

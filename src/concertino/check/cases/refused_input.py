@@ -41,7 +41,7 @@ def make_cases(
 
     section: the section of the cases, a key of SECTIONS in case.py.
     codes: the acceptable error codes.
-    lines: (name of the case, what it does, the line without its newline).
+    lines: each is (Case.name, Case.does, the line without its newline).
     id: the id in the lines; None if they have no readable id.
     source: the rule that demands the error.
     may_be_silent: whether it is also acceptable not to respond.

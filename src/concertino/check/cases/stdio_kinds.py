@@ -29,11 +29,11 @@ def send_100_requests(context: CaseContext) -> None:
 
 
 def read_late(context: CaseContext) -> None:
-    """Send 50 requests, and read the responses only when the pipe is full. All must come back."""
+    """Send 50 requests, and begin to read when stdout is full. All responses must come back."""
     # The responses fill a pipe of 4 KiB many times over.
     messages = [context.make_listing() for _ in range(50)]
-    frames = b"".join(map(encode_line, messages))
-    context.process.write(frames, context.settings.timeout_s, read_stdout=False)
+    lines = b"".join(map(encode_line, messages))
+    context.process.write(lines, context.settings.timeout_s, read_stdout=False)
     # No event tells that the server has found its pipe full.
     time.sleep(0.3)
     context.require_results([message["id"] for message in messages])
@@ -69,7 +69,10 @@ def read_file_as_stdin(context: CaseContext) -> None:
 
 
 def start_without_input(context: CaseContext) -> None:
-    """Send nothing. The process must exit with code 0 or 1, and log no stack trace."""
+    """Start the server with an empty or closed stdin. It must exit with code 0 or 1.
+
+    It must log no stack trace.
+    """
     # The process ends by itself, so its end is no fault.
     context.may_end = True
     process = context.process
