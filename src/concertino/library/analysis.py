@@ -99,7 +99,7 @@ STOP_WORDS = frozenset(
 def import_tantivy() -> ModuleType:
     """Return the module tantivy, the search engine.
 
-    Raises TargetError, which names the extra of concertino to install, if it is missing.
+    Raises TargetError if tantivy is not installed. The text names the extra to install.
     """
     try:
         import tantivy
@@ -150,15 +150,15 @@ class Analyser:
         return WORD.findall(text)
 
     def terms(self, word: str) -> list[str]:
-        """Return the terms of one word: several for "node.js", [] for a stop word."""
+        """Return the terms of one word: usually one, several for "node.js", [] for a stop word."""
         return self.analyse(word).split()
 
     def stems(self, words: list[str]) -> list[str]:
-        """Return the stem of each word, also of a stop word.
+        """Return one stem for each word, also for a stop word.
 
-        The stems are not remembered, because spelling.py tries many words that occur only once.
-        words: words that consist of a-z and digits only.
+        words: words that consist of the characters a-z and 0-9.
         """
+        # Do not remember the stems: spelling.py passes many words that are used only once.
         return self._terms.stemmer.analyze(" ".join(words))
 
 

@@ -29,7 +29,7 @@ def complete_argument(
     """Return the result of a `completion/complete` call.
 
     call: the client's request.
-    documents: the files and prompts of the library.
+    documents: finds the prompts, categories and documents of the library.
     templates: the resource templates of the library.
     Raises RpcError -32602 for an unknown prompt, resource template or argument.
     """

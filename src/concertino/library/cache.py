@@ -90,9 +90,10 @@ class CacheFile(Struct, frozen=True, array_like=True):
     """The content of a cache file.
 
     documents: all documents of the library.
-    numbers: the number of each document in the search index, in the order of `documents`.
+    numbers: the number that identifies each document in the search index, in the order of
+        `documents`.
     next_number: the number that the next new document gets.
-    removed_count: how many removed documents tantivy still includes in its frequencies of words.
+    removed_count: how many removed documents still count in tantivy's word frequencies.
     files: name -> content of the files of the search index.
     """
 
@@ -179,10 +180,10 @@ class Cache:
         return {} if content is None else {doc.path: doc for doc in content.documents}
 
     def load(self) -> CacheFile | None:
-        """Return the content of the cache file. Until release(), calls return the same object.
+        """Return the content of the cache file. The first call reads the file.
 
-        Returns None if there is no cache file, or if it is invalid. Raises TargetError if tantivy
-        is not installed.
+        Returns None if there is no valid cache file, and after release(). Raises TargetError if
+        tantivy is not installed.
         """
         # tantivy is needed, because a cache file is valid for one version of tantivy only.
         if not self._is_read:
@@ -238,13 +239,12 @@ class Cache:
     ) -> None:
         """Write the cache file. A failure is logged.
 
-        Then remove the least recently used cache files of all libraries above MAX_FILES and
-        MAX_FOLDER_BYTES.
+        Then remove the least recently used cache files of all libraries, until at most MAX_FILES
+        files with MAX_FOLDER_BYTES together remain.
 
         documents: number in the index -> document.
         next_number: the number that the next new document gets.
-        removed_count: how many removed documents tantivy still includes in its frequencies of
-            words.
+        removed_count: how many removed documents still count in tantivy's word frequencies.
         index: the directory with the files of the index.
         """
         try:

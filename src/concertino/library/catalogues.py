@@ -23,10 +23,10 @@ MAX_BYTES = 4 * 2**20
 
 
 def render_registry(documents: DocumentRegistry, scheme: str, count: Counter) -> str:
-    """Return the registry, as JSON: what the categories contain, and an entry for each file.
+    """Return the registry, as JSON: the categories, and all files with URI, title and so on.
 
-    For each category, the registry has the number of documents, their tokens, and the URI of the
-    category's catalogue. A category `match` has no URI, because `SCHEME://match` is a search.
+    Each category has the number of its documents, the number of their tokens, and the URI of its
+    catalogue. Only a category named `match` has no URI, because `SCHEME://match` is a search.
 
     documents: the files of the library.
     scheme: the scheme of the library's URIs.
@@ -59,9 +59,9 @@ def render_category(
     category: str,
     count: Counter,
 ) -> str:
-    """Return the catalogue of a category, as JSON, with an entry for each file.
+    """Return the catalogue of a category, as JSON: all its files with URI, title and so on.
 
-    It also has the number of documents and of their tokens.
+    The catalogue also has the number of documents, and the number of their tokens.
 
     documents: the files of the library.
     scheme: the scheme of the library's URIs.

@@ -13,8 +13,8 @@ class Document(Struct, frozen=True):
     """One Markdown file that can be searched and read.
 
     uri: the URI that follows from the path, such as
-        `orchestr8://agents/_fragments/typescript-core`. Clients may also use other URIs for the
-        document, with its aliases (document_registry.py).
+        `orchestr8://agents/_fragments/typescript-core`. In a URI, clients may also use shorter
+        names of the document (aliases, document_registry.py).
     category: the first directory of the path, such as `agents`; "" for a file at the top.
     id: the value in the front matter, or else the file's name without its suffix.
     title: the value in the front matter, or else the first heading, or else the file's name.

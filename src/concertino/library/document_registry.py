@@ -239,7 +239,8 @@ class DocumentRegistry:
         An alias is a short name by which clients may refer to a file. Two kinds are left out:
 
         - an alias that is also the key of a file, because it means that file;
-        - an alias with more than one `/`, because the same files also share a shorter alias.
+        - an alias with more than one `/`, because its files also share a shorter alias, which is in
+          the result.
         """
         with self._lock:
             return {
@@ -312,9 +313,9 @@ def aliases_of(item: Item) -> Iterable[str]:
     """Return the aliases of a file: the names by which clients may refer to it in a URI.
 
     A document has three names: its file name, the file name without suffix, and its id. Any other
-    file has only its file name. Each name is an alias in three forms: alone, after the path of the
-    directory, and after the category. For `agents/dev/go.md`, the name `go.md` gives `go.md`,
-    `agents/dev/go.md` and `agents/go.md`. The key of the file, here `agents/dev/go`, is no alias.
+    file has only its file name. Each name gives three aliases: the name alone, with the directory
+    before it, and with the category before it. For `agents/dev/go.md`, the name `go.md` gives
+    `go.md`, `agents/dev/go.md` and `agents/go.md`. The key, here `agents/dev/go`, is no alias.
     """
     path = item.path
     folder, _, name = path.rpartition("/")

@@ -44,8 +44,8 @@ class FolderState(Generic[Parsed]):
     parse: called with a Markdown file and its bytes. Returns the parsed file (None if the file is
         invalid) and a list of its defects.
     parse_other: called with each file that is not Markdown, and with each Markdown file for which
-        `parse` has returned None. Returns the parsed file, and must not read it. Pass None to leave
-        these files out.
+        `parse` has returned None. Returns an object for the file without reading the file. None to
+        leave these files out.
 
     Attributes:
     files: path -> file, for all files of the directory at the latest refresh().
@@ -77,11 +77,11 @@ class FolderState(Generic[Parsed]):
     ) -> tuple[dict[str, Parsed], set[str], list[str]]:
         """List the directory again, and parse the files that are new or have changed. Blocks.
 
-        under: the path of the file or directory to look at; "" for the whole directory.
-        find_cached: called with each file that may have changed; returns the parsed file from a
+        under: the path of the only file or directory to list again; "" for the whole directory.
+        find_cached: called with each file that may have changed. Returns the parsed file from a
             cache, or None if the file must be read.
-        distrust: True if all files below `under` may have changed; False if only those may have
-            changed whose size or modification time differs from the latest refresh().
+        distrust: whether a file may have changed although its size and modification time are as at
+            the latest refresh(). False skips such files.
         Returns three values:
         - path -> parsed file, for the new and changed files;
         - the paths of removed files, and of those that have become invalid;
@@ -148,7 +148,7 @@ class FolderState(Generic[Parsed]):
 
     @property
     def has_links(self) -> bool:
-        """Return whether any file was found through a symbolic link."""
+        """Whether any file was found through a symbolic link."""
         return bool(self.links) or any(path != file.target for path, file in self.files.items())
 
     def _read(self, file: FoundFile) -> ParseResult[Parsed]:
@@ -180,9 +180,9 @@ class FileLoader:
     Attributes:
     resources, prompts: the parsed files of the two directories; None for a directory that the
         library does not have.
-    cached: path -> cached document. The owner may set it before the first refresh(), which then
-        does not read a file with the size and modification time of its cached document. That
-        refresh() empties it.
+    cached: path -> document from the cache file. The owner may set it before the first refresh().
+        The first refresh() then does not read a file that has the size and modification time of
+        its cached document. At its end, it empties `cached`.
     """
 
     def __init__(

@@ -37,8 +37,8 @@ class FoundFile(Struct, frozen=True):
     """A regular file in a listing.
 
     path: the path relative to the directory.
-    target: the path of the file itself, relative to the directory. It differs from `path` only for
-        a symbolic link to a hidden file. Links to files that are not hidden are in Listing.links.
+    target: the path from which to read the file. It is `path`, unless `path` is a symbolic link to
+        a hidden file. A link to any other file is not a FoundFile: it is in Listing.links.
     size: the size in bytes.
     mtime_ns: the modification time, in nanoseconds.
     """
@@ -54,8 +54,7 @@ class Listing(Struct):
 
     files: path -> file, sorted by path.
     links: path of a symbolic link -> path of the listed file that it leads to.
-    problems: (path, problem) for each file or directory that was left out; the problem is the
-        reason.
+    problems: (path, reason) for each file or directory that was left out.
     """
 
     files: dict[str, FoundFile]
@@ -99,8 +98,8 @@ class Folder:
     path: the path of the directory, which need not exist.
     max_file_bytes: the largest size of a file. Larger files are left out of listings, and reported
         as problems.
-    max_files: the largest number of files. All other files are left out, and reported as one
-        problem.
+    max_files: the largest number of files in a listing. Further files are left out, and reported as
+        one problem.
 
     Attributes:
     path: the absolute path.

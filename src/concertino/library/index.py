@@ -108,7 +108,7 @@ class _Snapshot(Struct, frozen=True):
     searcher: tantivy's view of its index after the update.
     documents: number in tantivy's index -> document. A new version of a document gets a new number.
     next_number: the number for the next document.
-    removed_count: how many removed documents tantivy still includes in its frequencies of words.
+    removed_count: how many removed documents still count in tantivy's word frequencies.
     """
 
     searcher: tantivy.Searcher
@@ -123,7 +123,7 @@ class Index:
         index = Index.build(documents)
         hits = index.search(Query("retry timeouts")).hits
 
-    Create it with Index.build(), which passes these arguments:
+    Call Index.build() to create an Index. It passes these arguments:
 
     store: the index of tantivy, the search engine.
     snapshot: the documents in this index, and a tantivy.Searcher that finds them.
@@ -380,7 +380,7 @@ class Index:
         return length
 
     def match(self, query: Query) -> RenderedText:
-        """Return the matching documents as a text, in the query's mode and within its token budget.
+        """Search, and return the result as a text, in the mode and token budget of the query.
 
         Any thread may call this, also during an update(). The same query returns the same text
         until the next update().

@@ -92,8 +92,7 @@ class Library:
         the URI `orchestr8://agents/dev/go`. Files that are not Markdown can be read, not searched.
         None for no resources.
     prompts: a directory of Markdown files, each of which is one prompt; None for no prompts. If
-        both directories are given, one of them need not exist yet. Clients see its files once it
-        exists.
+        both directories are given, one of them may be created later; clients then see its files.
     scheme: the scheme of the URIs of resources.
     name: the name of this server for clients and logs; None for the scheme.
     version: the version of this server for clients.
@@ -243,7 +242,10 @@ class Library:
         self._hosts.watched = uris
 
     async def close(self) -> None:
-        """End the threads and free the memory, if all Hosts that serve this library are closed."""
+        """End the threads and free the memory, if no other Host serves this library any more.
+
+        Each Host calls this once.
+        """
         with self._lock:
             if not self._hosts.remove_one():
                 return
@@ -349,8 +351,8 @@ class _LoadedLibrary:
     def is_stale(self) -> bool:
         """Return whether to scan the directories before a call is answered.
 
-        True if the watcher polls, and so notices changes late, and if the latest scan is old. False
-        if changes are not followed, or if the operating system reports them.
+        This is necessary if the watcher polls, and so notices changes late, and the latest scan is
+        old. It is not if the operating system reports changes, or if changes are not followed.
         """
         if self.watcher is None or self.watcher.receives_events:
             return False
@@ -407,12 +409,11 @@ def _load_library(library: Library, settings: _Settings, log: logging.Logger) ->
 
 
 def open_cache(library: Library) -> tuple[Cache | None, str]:
-    """Return two values: the index cache of a library, and why the library cannot be searched.
+    """Return (cache, problem): the index cache of a library, and why searching is not possible.
 
-    - If tantivy is not installed: None, and a text that says so.
-    - If the library has no resources: None and "".
-    - If the user has no home directory, which is logged: None and "".
-    - Otherwise: the cache and "".
+    cache: None if tantivy is not installed, if the library has no resources, or if the user has no
+        home directory, which is logged.
+    problem: a text if tantivy is not installed; otherwise "".
     """
     from concertino.library.cache import Cache
 

@@ -89,8 +89,9 @@ def lint(
 ) -> LintReport:
     """Read all files of a library, and return their defects. Blocks.
 
-    If tantivy is not installed, it is not checked whether searches can find each document. The
-    report then says so in `skipped`.
+    Without tantivy, lint() cannot check whether searches find each document, and says so in
+    LintReport.skipped.
+
     resources, prompts: the directories of the library; None for one that it does not have.
     scheme: the scheme of the library's URIs.
     count: counts the tokens of a text.
@@ -276,7 +277,7 @@ class _LinkChecker:
     def check_document(self, document: Document, body_line: int) -> Findings:
         """Yield a problem for each broken link of a document.
 
-        body_line: the line number in the file at which its body begins.
+        body_line: the line number in the file at which the document's body begins.
         """
         yield from self.check_uris(document.body, body_line)
         # Related resources are URIs or ids.
@@ -302,7 +303,7 @@ class _LinkChecker:
     def check_uris(self, body: str, body_line: int) -> Findings:
         """Yield a problem for each URI in a text that has the library's scheme and cannot be read.
 
-               body: the text, in which URIs may be parts of links or stand alone.
+        body: the text, in which URIs may be parts of links or stand alone.
         body_line: the line number in the file at which the text begins.
         """
         prefix = f"{self._scheme}://"

@@ -72,8 +72,7 @@ def parse_outline(body: str, *, lists: bool = True) -> Outline:
     The title is the first heading, and the description is the first paragraph. Both are looked for
     in the first HEAD_LINES lines. The lists are the bullets below the headings "When to use" (or
     "Use when") and "Capabilities".
-    lists: False to look for the title and the description only, which reads no more of the text
-        than is needed.
+    lists: False to look for the title and the description only; the rest of the text is not read.
     """
     parser = _OutlineParser()
     for number, line in lines_outside_fences(body):

@@ -56,8 +56,8 @@ def parse_query(
     text: the part of the URI after `?`, not yet decoded.
     category: the category before `match` in the URI, to search only in this category. The parameter
         `categories` is not allowed then. None if there is no category before `match`.
-    category_of: called with a name in singular or plural; returns the library's category with this
-        name, or None.
+    category_of: called with a name in singular or plural. Returns the library's category with this
+        name; None if there is none.
     known: all categories of the library, for the error text.
     Raises RpcError -32602, whose text names the parameter, the expected and the actual value.
     """

@@ -72,7 +72,7 @@ class RenderedText(Struct, frozen=True):
 
     text: the text, in Markdown or JSON.
     mime_type: the MIME type of the text.
-    fragments: the number of fragments, which are documents in the text, whole or in part.
+    fragments: how many documents the text shows, whole or in part.
     uris: the URIs of these documents.
     tokens: the number of tokens of the text; never more than `limit`.
     limit: the largest number of tokens that the query allows.
@@ -94,13 +94,13 @@ def render(
 ) -> RenderedText:
     """Write search hits as a text, in the mode and within the token budget of the query.
 
-       Query describes the modes. If the documents do not fit into the budget, the text has fewer of
-       them, or a part of one.
-       query: the query, for its `mode`, `max_tokens` and `text`.
-       hits: the documents that match the query, best first.
-       count: returns the number of tokens of a text.
+    If the documents do not fit into the budget, the text has fewer of them, or a part of one.
+
+    query: the query, for its `mode`, `max_tokens` and `text`.
+    hits: the documents that match the query, best first.
+    count: returns the number of tokens of a text.
     count_body: returns the number of tokens of a document's body, for example from a cache; None to
-           count them with `count`.
+        count them with `count`.
     """
     if count_body is None:
         return render(query, hits, count, lambda document: count(document.body))

@@ -67,7 +67,7 @@ class ResourceReader:
 
     scheme: the scheme of the library's URIs.
     documents: the files of the library.
-    loader: has the directories from which the files are read.
+    loader: its attribute `resources` has the listed files, and reads them.
     count: counts the tokens of a text.
     cache_size: how many files are kept in memory; 0 for none.
     log: the logger for requests and for files that cannot be read.
@@ -107,10 +107,9 @@ class ResourceReader:
         self._catalogues = {}
 
     def path_of(self, uri: str) -> str | None:
-        """Return the path of the file with this URI.
+        """Return the path of the file that a URI means; None for a catalogue or a search.
 
-        Returns None if the URI is that of a catalogue or a search. Returns "" if there is no
-        resource with this URI, or if it could mean several files.
+        Returns "" if there is no resource with this URI, or if it could mean several files.
         """
         parts = split_uri(self._scheme, uri)
         if parts is None:

@@ -46,8 +46,8 @@ def correct_spelling(
     A-Z, a-z and digits.
 
     word: a word of a query.
-    analyser: makes search terms of words.
-    searcher: looks up the terms in the index.
+    analyser: converts words to the terms of the index.
+    searcher: counts the documents that contain a term.
     """
     lower = word.lower()
     if not (MIN_LENGTH <= len(lower) <= MAX_LENGTH and lower.isascii() and lower.isalnum()):

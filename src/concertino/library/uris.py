@@ -50,7 +50,7 @@ def key_of(path: str) -> str:
 
 
 def uri_of(scheme: str, key: str) -> str:
-    """Return a URI with the key percent-encoded.
+    """Return the URI for a key, which is percent-encoded in the URI.
 
     key: the part after `scheme://`: the result of key_of(), or the name of a category.
     """
