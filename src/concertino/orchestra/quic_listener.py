@@ -104,12 +104,15 @@ async def listen_quic_links(
     # Test once in this process that clients without a certificate are refused.
     ensure_strict()
     host, port = split_quic_address(address)
-    server = _QuicRpcServer(host, handler, relay, CurrentIdentity(certificates, name), admits)
+    current = CurrentIdentity(certificates, name)
     try:
         family, resolved = await resolve_udp(host, port, socket.AI_PASSIVE)
         sock = socket.socket(family, socket.SOCK_DGRAM)
         try:
             sock.bind(resolved)
+            # For port 0, the system has chosen the port.
+            actual_address = format_address((host, sock.getsockname()[1]))
+            server = _QuicRpcServer(actual_address, handler, relay, current, admits)
         except BaseException:
             sock.close()
             raise
@@ -158,7 +161,7 @@ class _QuicRpcListener:
 class _QuicRpcServer(QuicServer):
     """aioquic's server with a renewable certificate, limits, and an orderly end.
 
-    host: the host in the address at which the server listens.
+    address: the address at which the server listens, HOST:PORT with the actual port.
     handler: handles each request that `relay` does not forward.
     relay: called first with each request, to forward it without decoding it. None if every request
         goes to `handler`.
@@ -169,7 +172,7 @@ class _QuicRpcServer(QuicServer):
 
     def __init__(
         self,
-        host: str,
+        address: str,
         handler: RequestHandler,
         relay: RelayHandler | None,
         current: CurrentIdentity,
@@ -181,8 +184,7 @@ class _QuicRpcServer(QuicServer):
         )
         self.handler = handler
         self.relay = relay
-        # connection_made() adds the port.
-        self.address = host
+        self.address = address
         # Whether the listener is closing. New connections are then refused.
         self.is_closing = False
         self.clients: set[_QuicServerConnection] = set()
@@ -203,12 +205,8 @@ class _QuicRpcServer(QuicServer):
 
     @property
     def is_sending(self) -> bool:
-        """Whether any client has not acknowledged all data."""
+        """Whether at least one client has not acknowledged all data."""
         return any(client.is_sending for client in self.clients)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self.address = format_address((self.address, transport.get_extra_info("sockname")[1]))
 
     def datagrams_received(self, datagrams: Iterator[tuple[bytes, Address]]) -> None:
         """Handle the datagrams that have arrived, and then send the answers. UdpSocket calls it."""
