@@ -25,8 +25,8 @@ class PackageProgram(Struct, frozen=True):
     """The program of a plugin, and the settings in its package.
 
     binary: the path of the program, or a name to look up in PATH.
-    args: the arguments that come before the arguments in the plugins file.
-    env: environment variables. The plugins file may have other values for them.
+    args: arguments for the program. The arguments in the plugins file follow them.
+    env: environment variables. A value in the plugins file replaces the value of the same variable.
     provides_ai: the names of the AI providers to which the plugin gives access, if the plugins file
         names none.
     socket: whether the plugin is reached over a Unix socket, and not over QUIC.

@@ -42,8 +42,8 @@ class PluginExtra(Struct, frozen=True):
     plugin_id: the id of the plugin, under which the package is installed.
     provides_ai: the names of the AI providers, such as "openai", to which the plugin gives access.
     args: command-line arguments for the program.
-    socket: whether the hub reaches the plugin over a Unix socket, and not over QUIC. None stands
-        for True if the program is a Python file, and for False otherwise.
+    socket: whether the hub reaches the plugin over a Unix socket, and not over QUIC. If it is None,
+        only a plugin whose program is a Python file uses a Unix socket.
     """
 
     plugin_id: str = field(name="plugin-id")

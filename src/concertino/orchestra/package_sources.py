@@ -88,8 +88,7 @@ class PackageFiles:
 
     Attributes:
     added: path in the package -> the file, in the order in which the files were added.
-    digest: the digest of the package, `sha256:...`: that of the wheel or bundle file, or the
-        tree_digest() of a directory. unpack_package() sets it.
+    digest: the digest of the package, `sha256:...`; "" until unpack_package() sets it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -145,11 +144,11 @@ class PackageFiles:
 def unpack_package(source: Path, folder: Path, scratch: Path) -> PackageFiles:
     """Copy the files of a package into an empty directory, and return the files.
 
-    The digest of a wheel or bundle is the digest of the file, which package indexes also show. The
-    digest of a directory is made from the paths, modes and contents of the files in it.
     source: the wheel, directory or git bundle.
     folder: the empty directory for the files.
     scratch: another empty directory, for temporary files.
+    Returns the files with the package's digest. For a wheel or bundle, this is the digest of the
+    source file, which package indexes also show; for a directory, the tree_digest() of its files.
     Raises InvalidPackage if the package is not valid or too large, and OSError if the source cannot
     be read.
     """

@@ -89,10 +89,10 @@ class PendingResponse(PendingOutcome, eq=False):
         self.pass_on(payload)
 
     def pass_on(self, payload: bytes) -> None:
-        """Call on_outcome with a chunk, which does not end the request.
+        """Call on_outcome with the bytes of a response. Without on_outcome, run the waiting task.
 
-        resolve() also calls this method with the response, after it has set the outcome. Without
-        on_outcome, the waiting task then runs and reads the outcome.
+        RpcClient calls this method for each chunk of a stream, which does not end the request, and
+        resolve() for the last response, after it has set the outcome.
         """
         if self.on_outcome is not None:
             try:

@@ -52,9 +52,8 @@ class Plugin(Server):
 
     id: the plugin's name at the hub and in its certificate, e.g. `tools.greeter`.
     version, description, author: strings in the manifest, for people.
-    needs_storage, needs_tools, needs_ai, needs_events: what this plugin uses of other plugins: the
-        names of storage types, tools and AI providers, and the topics of events. The hub does not
-        check them.
+    needs_storage, needs_tools, needs_ai, needs_events: the names of the storage types, tools, AI
+        providers and topics of other plugins that this plugin uses. The hub does not check them.
     provides_ai: the names of the AI providers, such as "openai", that the plugin gives access to. A
         call of a tool may name an AI provider. The hub then sends the call to a plugin that gives
         access to this provider, even if other plugins have a tool of the same name.
@@ -62,8 +61,8 @@ class Plugin(Server):
         topics that MCP clients get from the hub.
     coerce: whether to accept strings for arguments of other types if they can be converted, such as
         `"1"` for an int.
-    Raises CertificateError for an id that a certificate cannot contain, ValueError for another
-    argument that Server does not accept, and ImportError if the extra `orchestra` is not installed.
+    Raises CertificateError for an id that a certificate cannot contain, ValueError if any other
+    argument is invalid for a Server, and ImportError if the extra `orchestra` is not installed.
 
     Attributes:
     hub: the connection to the hub, for requests to other plugins. It is None before run(), and if
@@ -182,9 +181,8 @@ class Plugin(Server):
         Use it as `@plugin.on_event("orders")`. The function may be `async def` or `def`. Its
         argument is an Event (orchestra/plugin_events.py). An event may call several functions.
 
-        - When the function has returned or raised an exception, which is logged, the hub sends the
-          next event.
-        - If this process ends before that, the hub sends the event again.
+        The hub sends the next event when the function has returned, or has raised an exception,
+        which is logged. If this process ends before that, the hub sends the event again.
 
         topic: "*" for all topics. A hub of the Go implementation sends only the events whose topics
             other functions or `needs_events` name.
@@ -249,8 +247,8 @@ class Plugin(Server):
     ) -> None:
         """Run the plugin until the hub or a signal ends it, and then end the process.
 
-        Does not return, except while `concertino serve FILE` imports the file: that command serves
-        the plugin itself, and run() only records `options` for it.
+        Does not return. Only while `concertino serve FILE` imports the plugin's file, run() records
+        `options` and returns, because that command itself serves the plugin.
 
         arguments: command-line flags (see --help); None for the flags of this process.
         options: the options of Server.run(), for `concertino serve FILE`.

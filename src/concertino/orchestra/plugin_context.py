@@ -69,7 +69,7 @@ _CALLER, _STREAM_CALLER = DetachedCaller(), _StreamCaller()
 class PluginContext:
     """The Context of one call. Create it in the task that handles the call; threads may use it.
 
-    backend: handles the calls of call_tool(), with which a tool calls other tools of the plugin.
+    backend: runs the other tools of the plugin that the tool calls with call_tool().
     name: the plugin's id, for log lines.
     request: the request of the hub.
     chunks: sends progress as chunks; None if the tool is not called as a stream.
@@ -162,7 +162,7 @@ class PluginContext:
         """Return a context with which one tool can call other tools of this plugin.
 
         context: the tool's own context: this object, or a ContextWrapper around it
-            (backend/wrappers.py). The result passes everything but calls of tools on to `context`.
+            (backend/wrappers.py). For everything but calls of tools, the returned context uses it.
         """
         names_of_calls = (self.call.tool_name,)
         # {}: no `_meta` is passed on to the called tools. [0]: no tool has been called yet.

@@ -35,8 +35,8 @@ def define_plugins(file: PluginsFile, key: bytes) -> dict[str, Definition]:
 
     A definition is the part of a plugin's entry that a user approves (see this module).
 
-    key: the user's secret key. Instead of secrets, a definition contains digests that are made with
-        this key, so that nobody else can find a secret by comparing digests of guesses.
+    key: the user's secret key. A definition contains a digest in place of each secret. The digests
+        depend on this key, so that nobody else can guess a secret and compare the digests.
     """
     return {entry.id: define_plugin(entry, key) for entry in file.enabled}
 

@@ -62,8 +62,7 @@ class PluginEntry(Struct, frozen=True):
         """Whether the plugin is an MCP server (`protocol: mcp`).
 
         The hub starts the program `concertino plugin mcp` for it, which runs the server and speaks
-        the plugin protocol. The fields of this entry describe this program, except `config`, which
-        describes the server.
+        the plugin protocol. The entry describes this program; only `config` describes the server.
         """
         return self.args[:2] == MCP_ARGS and SERVER in self.config
 

@@ -100,7 +100,7 @@ class EventHandlers:
         """Call the functions for the event in a `publish` request, and return the response.
 
         If a function raises an exception, the exception is logged, and the response is an error.
-        After any response, the hub does not send the event again. Raises nothing.
+        The hub sends an event again only if it gets no response. Raises nothing.
         """
         publish = request.publish
         try:
@@ -166,8 +166,8 @@ def publish_request(
     source: the id of the plugin that publishes the event.
     audience: the user whose MCP clients get the event, as "SUBJECT" or "ISSUER SUBJECT" of the
         user's access token, where ISSUER is a URL. Empty for the clients of all users.
-    Raises NotAStruct for a payload that cannot be written as JSON, and PackedTooLarge for one that
-    does not fit into a message.
+    Raises NotAStruct for a payload that cannot be written as JSON, and PackedTooLarge as pack()
+    does.
     """
     packed = pack(payload)
     return PluginRequest(

@@ -100,9 +100,10 @@ class PluginOutput(StderrLines):
     # Receiver
 
     def on_frames(self, batch: Sequence[bytes]) -> None:
-        """Log lines of stdout. READY counts on stderr only, so use on_line() of the base class."""
+        """Log lines of stdout."""
         for line in batch:
             if self._limit.may_log():
+                # Not the on_line() of this class, because READY counts on stderr only.
                 super().on_line(line)
 
     def on_frame_too_long(self, size: int) -> None: ...

@@ -73,8 +73,8 @@ class PluginProcess:
     dependencies: the plugins that must have run before this plugin is started for the first time.
     on_change: called when the plugin's state, tools or prompts have changed, and when requests
         need no longer wait for the plugin's first start (first_start.py).
-    previous: the plugin over QUIC whose start this plugin over QUIC awaits, because some Go plugins
-        must not start at the same time. None if there is no such plugin.
+    previous: another plugin that uses QUIC. This plugin awaits its first start, because some Go
+        plugins must not start at the same time. None to await none.
 
     Attributes:
     state: one of the states in the type State; the head of this module has their order.
@@ -275,8 +275,8 @@ class PluginProcess:
         callback: called with the response, or with an exception. For a stream, also called with
             each chunk.
         stream: the id of the stream in a stream_start; "" for a tool call.
-        Returns None if the output buffer is full, the plugin does not run, or the call is too long.
-        Use request() then, which waits or raises the reason. After any other result, call
+        Returns None if nothing was sent: the output buffer is full, the plugin does not run, or the
+        call is too long. Use request() then, which waits or raises the reason. Otherwise, call
         end_forward() when the call is over. Unlike RpcClient.forward(), raises nothing.
         """
         on_outcome = partial(self._on_outcome, self._run, callback)
@@ -447,8 +447,8 @@ class PluginProcess:
     ) -> None:
         """Send a shutdown request, wait for pending calls, then end the process.
 
-        until: when to stop waiting for the plugin, by the loop's clock. A process that still runs
-            then is ended: by closing its stdin, by SIGTERM, or at last by SIGKILL.
+        until: when to stop waiting for the plugin, by the loop's clock. If the process still runs
+            then, its stdin is closed, and it gets SIGTERM and at last SIGKILL.
         dependents: the tasks that run stop() for the plugins that depend on this one. They are
             awaited first, because those plugins may still use this one.
         reason: why the plugin is stopped, for the errors of pending and later calls.

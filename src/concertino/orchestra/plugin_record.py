@@ -17,14 +17,14 @@ class PluginRecord:
 
     Attributes:
     calls: how many requests the plugin has received.
-    restarts: how many times a new process was started.
+    restarts: how many processes were started after the first one.
     last_error: why a process has failed last, at its start or later; empty if none has failed.
     last_error_at: the time of last_error, in seconds since 1970.
     failed_change: why the changed code or entry of the plugin does not start, while its old process
         still runs; empty if there is no such change.
-    unsent_failure: a failed_change that no user has seen yet; empty if there is none. The next call
-        of a tool fails with this text, so that the user who has changed the code sees it, and makes
-        the attribute empty.
+    unsent_failure: the text of failed_change until a user has seen it; otherwise empty. The next
+        call of a tool fails with this text, so that the user who has changed the code sees it. The
+        call also makes the attribute empty.
     """
 
     def __init__(self) -> None:

@@ -34,8 +34,8 @@ class PluginReplacement:
         PluginProcess sets it.
     is_pending: whether the hub makes calls of the plugin wait for a replacement.
         PluginProcess.set_replacement_pending() sets it.
-    start_ended: an event for a start of the program while no old process runs. PluginProcess clears
-        it before such a start, and sets it when the start has succeeded or failed.
+    start_ended: an event that PluginProcess clears before it starts the program while no old
+        process runs, and sets when this start has succeeded or failed.
     """
 
     def __init__(self, log: logging.Logger) -> None:

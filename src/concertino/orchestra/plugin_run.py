@@ -182,12 +182,12 @@ class PluginRun:
         """Start the process, connect, register and boot. Returns the plugin's tools and prompts.
 
         environment: the settings that all plugins of the hub share.
-        on_idle: called if the plugin uses no processor time for a while, perhaps because it waits
-            for something that will not happen. It may be called twice: before READY and after it.
+        on_idle: called if the plugin uses no processor time for a while, so that nobody need wait
+            for it any longer. It may be called twice: before READY and after it.
         on_work: called again and again before READY, with the processor time that the plugin has
             used so far, in seconds.
-        on_slow_boot: called once, with a text for users that says what the plugin waits for, if the
-            plugin has not booted within SLOW_BOOT_S seconds.
+        on_slow_boot: called once if the plugin has not booted within SLOW_BOOT_S seconds. Its
+            argument is a text for users that says what the plugin waits for.
         Raises ConcertinoError, OSError or ValueError if the plugin does not start. Call close()
         after an exception, too.
         """
@@ -414,8 +414,8 @@ class PluginRun:
     async def wait_end(self) -> str:
         """Wait until the process exits, the connection is lost, or a health ping fails.
 
-        Call this after start(). Returns a text for users that says what has happened. The process
-        may still run. A moment later, exit_reason() may know more.
+        Call this after start(). Returns a text for users that says what has happened. A moment
+        later, exit_reason() may return the exit status, which says more.
         """
         link, exited = self.link, self.exited
         assert link is not None

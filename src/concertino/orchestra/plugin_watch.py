@@ -32,8 +32,8 @@ class PluginWatch:
     paths: the files and directories to watch.
     plugin: the plugin. PluginWatch calls its set_replacement_pending() when a replacement begins
         and ends.
-    replace: starts a new process of the plugin, with settings that the PluginSet makes. The process
-        gets all calls as soon as it has started. Returns when it has started or failed to start.
+    replace: starts a new process of the plugin, which gets all calls as soon as it has started.
+        Returns when the process has started or failed to start.
     """
 
     def __init__(

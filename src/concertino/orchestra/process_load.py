@@ -30,12 +30,11 @@ class ProcessLoad(Struct, frozen=True):
 
 
 def read_loads(groups: Collection[int], interval_s: float = INTERVAL_S) -> dict[int, ProcessLoad]:
-    """Measure process groups for interval_s seconds, and return the load of each.
+    """Measure process groups for interval_s seconds: return group id -> load.
 
-    groups: the ids of the process groups.
-    Returns group id -> load. Groups that have ended are left out. On systems without /proc, the
-    result is empty.
-    Blocks the thread, so do not call this on an event loop.
+    This blocks the thread, so do not call it on an event loop.
+    groups: the ids of the process groups. Groups that have ended are not in the result. On systems
+        without /proc, the result is empty.
     """
     if not groups:
         return {}

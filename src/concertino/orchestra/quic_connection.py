@@ -99,12 +99,12 @@ SENDING = _Sending()
 class QuicRpcConnection(QuicConnectionProtocol):
     """One side of a QUIC connection. It receives frames and enforces time limits.
 
-    It is an asyncio protocol. On the client side a UdpSocket (udp.py), and on the server side the
-    protocol of the listener, calls it with received datagrams. For a derived class:
+    It is an asyncio protocol. Received datagrams come from a UdpSocket (udp.py) on the client side,
+    and from the listener on the server side. A derived class
 
-    - It overrides the methods _on_...() for the events that it handles.
-    - It sends frames with _send().
-    - To receive frames on a stream, it adds an Assembler for the stream to `_incomplete`.
+    - overrides the methods _on_...() for the events that it handles,
+    - sends frames with _send(),
+    - adds an Assembler to `_incomplete` for each stream on which it receives frames.
     """
 
     # aioquic has no public interface for some needs of this class and of the derived classes. The
@@ -163,7 +163,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
     # Sending
 
     def datagram_received(self, data: bytes | str, addr: Any) -> None:
-        """Handle a datagram. Call this inside `with SENDING`, at whose end the answers are sent.
+        """Handle a datagram. Call this inside `with SENDING`: answers are sent when the block ends.
 
         data: the content of the datagram.
         addr: the address of its sender.

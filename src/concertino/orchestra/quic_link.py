@@ -91,10 +91,8 @@ async def connect_with_identity(
 ) -> QuicLink:
     """Connect to the listener at an address, with a certificate that was loaded already.
 
-    address: HOST:PORT.
+    address, expects, timeout_s: as in open_quic_link().
     identity: this process's certificate and key.
-    expects: the name that the listener's certificate must contain; None accepts any name.
-    timeout_s: how long to wait for the listener's first answer, in seconds.
     Raises Disconnected when there is no answer in time, HandshakeFailure when one side refuses the
     other, and ValueError for a malformed address.
     """

@@ -37,7 +37,7 @@ class ReconnectingLink:
 
     address: the address, for messages.
     open: connects, and returns the connection; usually a partial of open_link().
-    on_connect: called with each new connection before requests use the connection, for example to
+    on_connect: awaited with each new connection before requests use the connection, for example to
         register. If it raises an exception, the attempt to connect has failed.
     on_change: called with True when the link is up, and with False when it is down.
     health_s: the pause between two health pings, and the time limit for the answer to one, in
@@ -46,8 +46,8 @@ class ReconnectingLink:
     Attributes:
     peer: the process at the other end of the latest connection. Before the first connection, it has
         only the address.
-    end_reason: a future that is done after close(). Unlike that of other RpcConnections, it is not
-        done when a connection is lost, because this object reconnects.
+    end_reason: a future that is done after close(), and not yet when a connection is lost, because
+        this object reconnects. Its result is the reason that was passed to close().
     reconnects: how many times the link has reconnected; -1 before the first connection.
     """
 

@@ -47,7 +47,7 @@ class RefusalLog:
         self._last_refusal = self._last_line = float("-inf")
 
     def add(self, text: str) -> None:
-        """Log a refusal. Only counts it if FIRST refusals and one in INTERVAL_S were logged.
+        """Log a refusal, or only count it if too many were logged lately (FIRST, INTERVAL_S).
 
         text: the line for the log.
         """

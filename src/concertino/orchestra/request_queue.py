@@ -41,9 +41,9 @@ class RequestQueue:
     """Passes requests to a handler, and lets the event loop do other work between slow requests.
 
     A handler that computes for a while blocks the event loop. It delays heartbeats, responses that
-    are ready, and the acknowledgements (acks) of later requests. So for a second after handlers
-    that have blocked the loop for 10 ms, requests wait in this queue, and the event loop does other
-    work between them.
+    are ready, and the acknowledgements (acks) of later requests. So when handlers have blocked the
+    loop for 10 ms, the requests of the next second wait in this queue, and the event loop does
+    other work between them.
 
     handle: called with each request, to begin to handle it. It may block the event loop.
     acknowledge: called with each request that must wait, to send its ack.

@@ -100,7 +100,8 @@ def server_list_request() -> PluginRequest:
 def list_of(response: PluginResponse) -> StorageListResponse:
     """Return the list in the response to a request of list_request() or server_list_request().
 
-    The list is empty if no plugin has the storage type. Raises RpcError for any other error.
+    The list is empty if no plugin provides the storage type that the request names. Raises RpcError
+    for any other error.
     """
     if response.HasField("tool_call") and response.tool_call.error_code in NO_STORAGE:
         log.debug("no resources: %s", response.tool_call.error_message)

@@ -92,9 +92,9 @@ P = TypeVar("P", bound=PluginProvider)
 class Routes(Struct, Generic[P], frozen=True, eq=False):
     """Says for each tool, prompt and storage type of a hub which plugin provides it.
 
-    tools: name -> the plugin that gets the calls without an AI provider. A tool that only several
-        AI bridges offer is in this dict only if one of them is for claude, the default. Calls of
-        other such tools must name an AI provider.
+    tools: name -> the plugin that gets the calls that name no AI provider. If several AI bridges
+        and no other plugin offer a tool, it is in this dict only if one of them is for claude, the
+        default. Otherwise, calls of the tool must name an AI provider.
     ai_tools: AI provider -> name of a tool -> the AI bridge that gets the calls with this provider.
     prompts, storage: name -> the plugin that gets the requests.
     resources: the plugins that run MCP servers with resources. The hub sends each request for

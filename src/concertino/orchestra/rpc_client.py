@@ -71,7 +71,7 @@ class RpcClient:
     """The base class of connections that send requests. It matches responses to requests.
 
     There is a derived class for each transport. It implements _send_request() and _send_cancel(),
-    and reports what happens on the connection by the methods below them.
+    and calls _on_response(), _fail_request(), _set_backpressure() and _end_connection().
 
     A *key* identifies a request on the connection. _send_request() chooses the key: the id of the
     request, or over QUIC a number.
@@ -189,8 +189,8 @@ class RpcClient:
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
         """Send a request and return its response, which may be an error response.
 
-        request: its request_id need not be unique. It is sent with a new id, and the response gets
-            the id of `request`.
+        request: its request_id may be any text: the request is sent with a new id, and the response
+            gets the id of `request`.
         timeout_s: the time limit, in seconds. When the limit is reached or this task is cancelled,
             the peer gets a cancellation.
         Raises TimedOut after timeout_s, Disconnected when the connection ends or has ended,

@@ -137,8 +137,8 @@ class RpcConnection(Protocol):
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
         """Send a request and return its response, which may be an error response.
 
-        request: its request_id need not be unique. The connection sends the request with a new id,
-            and gives the response the id of `request`.
+        request: its request_id may be any text: the request is sent with a new id, and the response
+            gets the id of `request`.
         timeout_s: the time limit, in seconds. When the limit is reached or this task is cancelled,
             the peer gets a cancellation.
         Raises TimedOut after timeout_s, Disconnected when the connection ends or has ended,

@@ -121,9 +121,9 @@ class RpcServer:
     def receive(self, payload: bytes, key: Hashable = None) -> None:
         """Begin to handle one serialized request. Its response is sent with `respond`.
 
-        An invalid request gets an error response, and so does a request above MAX_IN_FLIGHT (1024).
-        A request with the id of a request in progress is logged and gets no response. Raises
-        nothing.
+        An invalid request gets an error response, and so does a request that arrives while
+        MAX_IN_FLIGHT (1024) requests are in progress. A request with the id of a request in
+        progress is logged and gets no response. Raises nothing.
         key: the key of the request; None to use its id, as bytes.
         """
         if self._relay is not None and self._try_relay(self._relay, payload, key):

@@ -60,10 +60,10 @@ class StartWaits:
     async def find_provider(
         self, find: Callable[[], HubPlugin | None], peer: RemotePeer
     ) -> HubPlugin | None:
-        """Return the plugin that provides a feature, after a wait; None if no plugin provides it.
+        """Return the plugin that provides a feature; None if no plugin provides it.
 
-        Waits at most 15 s until it is certain which plugin provides the feature, and until this
-        plugin has started.
+        First waits until it is certain which plugin provides the feature, and until this plugin has
+        started, but at most 15 s.
         find: returns the plugin that provides the feature now; None if there is none. It is called
             again after each change of a plugin.
         peer: the sender of the request. The request of a plugin that is itself starting does not
@@ -103,10 +103,10 @@ class StartWaits:
         )
 
     async def wait_settled(self, peer: RemotePeer | None = None) -> None:
-        """Wait until the first starts of all plugins are settled, and no process is being replaced.
+        """Wait until all first starts are settled, and then until no process is being replaced.
 
-        Waits at most 15 s for each of both. Later requests do not wait again for a first start that
-        is not settled then.
+        Each of the two waits takes at most 15 s. A first start that is not settled after its wait
+        counts as settled, so that later requests do not wait for it again.
 
         peer: the sender of the request; None if the hub itself waits. The request of a plugin that
             is itself starting does not wait, because two plugins could wait for each other.

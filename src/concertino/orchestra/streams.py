@@ -260,8 +260,8 @@ class ReceivedStream:
     def add(self, payload: bytes | BaseException) -> None:
         """Add a serialized response. If a task waits in take(), run the task before returning.
 
-        A response that cannot be decoded ends the stream with a ProtocolError. So do more than
-        MAX_HELD_BYTES of chunks that wait for take(). After the end, this method does nothing.
+        The stream ends with a ProtocolError if the response cannot be decoded, or if more than
+        MAX_HELD_BYTES of chunks wait for take(). After the end, this method does nothing.
 
         Call this only from a callback of the event loop and not from a task, because the waiting
         task cannot run inside another task.
@@ -340,8 +340,9 @@ class CollectedStream:
     def add(self, chunk: StreamChunk) -> tuple[float, float | None, str | None]:
         """Add a chunk, and return the progress that it reports: (done, total, message).
 
-        If the chunk has no number for the progress, `done` is the number of chunks so far. `total`
-        is None if the chunk has none, and `message` is None if the chunk has no data.
+        done: a number; the number of chunks so far if the chunk has no number.
+        total: the value that `done` has at the end; None if the chunk does not say.
+        message: the data of the chunk as text; None if it has no data.
         Raises ProtocolError if the collected chunks are too large for a result.
         """
         self._count += 1

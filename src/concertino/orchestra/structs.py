@@ -78,7 +78,7 @@ class NotAStruct(ConcertinoError):
 
 
 class PackedTooLarge(ConcertinoError):
-    """A PackedObject, with its JSON text if it has one, does not fit into one frame."""
+    """The two forms in a PackedObject, `struct` and `json`, do not fit into one frame together."""
 
 
 class InvalidStruct(ConcertinoError):
@@ -99,8 +99,9 @@ class PackedObject(NamedTuple):
 def pack(value: Mapping[str, Any]) -> PackedObject:
     """Encode a JSON object as a google.protobuf.Struct, without losing anything.
 
-    Raises NotAStruct if a Struct cannot represent the value, and PackedTooLarge if the result does
-    not fit into a frame of the plugin protocol.
+    Raises NotAStruct if a Struct cannot represent the value. Raises PackedTooLarge if the result
+    has a JSON text, and does not fit into a frame of the plugin protocol. A Struct alone may have
+    any size; the connection refuses a message that is too long.
     """
     struct, is_exact = _encode(value)
     # Most objects have no integers beyond 2^53, so the Struct alone is enough.
@@ -110,10 +111,10 @@ def pack(value: Mapping[str, Any]) -> PackedObject:
 
 
 def pack_json(text: bytes) -> PackedObject:
-    """Do the same as pack() for the JSON text of an object.
+    """Encode the JSON text of an object as pack() encodes the object.
 
     Raises NotAStruct if the text is not a JSON object, or a Struct cannot represent the value.
-    Raises PackedTooLarge if the result does not fit into a frame.
+    Raises PackedTooLarge as pack() does.
     """
     value = _parse_json(text)
     if not isinstance(value, dict):
@@ -149,7 +150,7 @@ def unpack(struct: bytes, json: bytes | None = None) -> dict[str, Any]:
 
 
 def unpack_json(struct: bytes, json: bytes | None = None) -> bytes:
-    """Do the same as unpack(), but return the JSON object as JSON text.
+    """Return the JSON object that unpack() returns, as JSON text.
 
     struct: the bytes of the Struct.
     json: the JSON text of the same object, which a sender adds if the object has integers beyond

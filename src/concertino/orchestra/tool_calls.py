@@ -126,8 +126,8 @@ def encode_text_result(text: str) -> bytes:
 def read_text_result(payload: bytes) -> str | None:
     """Return the text of a response that encode_text_result() has encoded.
 
-    Returns None for any other response, and for texts of 112 to 127 bytes or more than 16,363.
-    Decode the response with the package protobuf then.
+    Returns None for any other response, and for texts of 112 to 127 bytes or more than 16,363,
+    whose sizes this function does not support. Decode the response with the package protobuf then.
     payload: the response, with or without its id.
     """
     try:

@@ -145,10 +145,10 @@ def _error_text(response: ToolResponse) -> str:
 
 
 def caller_fields(session: str) -> bytes:
-    """Return the encoded fields of a PluginRequest that name the caller of a tool.
+    """Return the encoded fields of a ToolRequest that name its caller, the MCP client.
 
     Pass the result to call_request() for each call of the session.
-    session: an id for the session of the MCP client, for which plugins may keep state.
+    session: the id of the client's session. Plugins may keep state for each session.
     """
     return encode_caller(CALLER, session)
 
@@ -173,7 +173,7 @@ def stream_request(params: Params, meta: Params, session: str) -> PluginRequest:
 
     The request has no ids, because the connection sets the ids of the request and of the stream.
     params, meta: the params of the MCP request, and the `_meta` in them.
-    session: an id for the session of the MCP client, for which plugins may keep state.
+    session: the id of the client's session. Plugins may keep state for each session.
     Raises RpcError if the params are invalid or too large.
     """
     name, arguments, trace, provider = _read_call(params, meta)

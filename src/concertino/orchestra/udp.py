@@ -33,9 +33,8 @@ TURN_S, TURN_DATAGRAMS = 0.002, 64
 class UdpHandler(Protocol):
     """Receives the datagrams of a UdpSocket.
 
-    It is like asyncio.DatagramProtocol, but has datagrams_received() in place of
-    datagram_received(). The argument of datagrams_received() is an iterator over (data, address of
-    the sender), which reads the datagrams from the socket.
+    It is like asyncio.DatagramProtocol, but datagrams_received() gets all datagrams that have
+    arrived: an iterator over (data, address of the sender), which reads them from the socket.
     """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...

@@ -197,10 +197,10 @@ class _FrameConnection(SocketConnection):
         return self.send(len(payload).to_bytes(HEADER_BYTES, "big") + payload, None)
 
     def flush_batch(self) -> None:
-        """Write the frames that were buffered while the messages of one read are handled.
+        """Write the frames that wait for the end of the current read batch, on all connections.
 
-        This includes the frames of all other connections on the event loop. Only the first call for
-        a read has an effect.
+        A read batch is the handling of the messages of one read. Only the first call in it has an
+        effect.
         """
         self._batch.flush_once()
 

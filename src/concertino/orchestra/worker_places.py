@@ -36,8 +36,9 @@ class WorkerPlaces:
         self._by_caller: dict[str, tuple[int, int]] = {}
 
     def find_refusal(self, caller: str, size: int) -> str:
-        """Return why a request must be refused, BUSY or SHARE; "" if there is a place for it.
+        """Return why a request must be refused; "" if there is a place for it.
 
+        The reason is BUSY if the worker has no place left, and SHARE if the caller has too many.
         caller: the name of the caller.
         size: the size of the request in bytes.
         """
