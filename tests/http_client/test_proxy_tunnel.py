@@ -62,6 +62,16 @@ def test_no_proxy_names_what_is_reached_directly(
     assert (find_proxy("http", host, 8080) is None) is is_excluded
 
 
+@pytest.mark.parametrize("name", ["https_proxy", "all_proxy"])
+def test_a_variable_without_an_http_proxy_is_named(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "socks5://proxy:1080")
+
+    with pytest.raises(ValueError, match=f"^{name}: expected the URL of an HTTP proxy"):
+        find_proxy("https", "example.com", 443)
+
+
 @on_a_loop
 async def test_requests_go_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bytes] = []

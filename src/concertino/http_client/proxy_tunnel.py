@@ -47,19 +47,20 @@ class ProxyAddress(Struct, frozen=True):
 def find_proxy(scheme: str, host: str, port: int) -> ProxyAddress | None:
     """Return the proxy that the environment names for a server; None if it names none.
 
-    The proxy is that of HTTPS_PROXY or HTTP_PROXY, by the scheme, or else of ALL_PROXY. NO_PROXY
-    excludes servers.
+    HTTPS_PROXY or HTTP_PROXY names it, depending on the scheme, or ALL_PROXY if that variable is
+    not set. NO_PROXY excludes servers.
 
     scheme: the scheme of the server's URL: http or https.
     host, port: the server to connect to.
-    Raises ValueError if the variable that counts does not contain the URL of an HTTP proxy.
+    Raises ValueError if the variable does not contain the URL of an HTTP proxy.
     """
-    text = _read_variable(f"{scheme}_proxy") or _read_variable("all_proxy")
+    name = f"{scheme}_proxy" if _read_variable(f"{scheme}_proxy") else "all_proxy"
+    text = _read_variable(name)
     if not text or _is_excluded(host.lower(), port):
         return None
     parts = urlsplit(text if "://" in text else f"http://{text}")
     if parts.scheme != "http" or not parts.hostname:
-        raise ValueError(f"{scheme}_proxy: expected the URL of an HTTP proxy (http://HOST:PORT)")
+        raise ValueError(f"{name}: expected the URL of an HTTP proxy (http://HOST:PORT)")
     authorization = ""
     if parts.username is not None:
         user_and_password = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
