@@ -115,7 +115,7 @@ class Admission:
     def access_rules(
         self, origins: Sequence[str], *, checks_host: bool, accepts_https: bool
     ) -> AccessRules:
-        """Return the AccessRules of one listener, whose arguments these are.
+        """Return the AccessRules of one listener. The arguments are those of AccessRules.
 
         The rules also accept the names in HttpOptions.hosts, and host and origin of the public URL.
         """
@@ -134,9 +134,9 @@ class Admission:
     ) -> Principal | asyncio.Future[Principal] | None:
         """Return the principal (verified user) of a request.
 
-        Returns None without authorization, and for requests that need no token. Without
-        authorization, the principal of a Unix socket's client is still returned. Returns a future
-        of the principal if another server must first verify the token.
+        Returns a future of the principal if another server must first verify the token. Returns
+        None for requests that need no token. Without authorization, returns None for all clients
+        but those of a Unix socket, whose user the system tells.
 
         facts: what is known about the client, as in Connection.facts (transports/connection.py).
         Raises HttpError, from this method or from the future, to refuse the request.
@@ -145,7 +145,6 @@ class Admission:
             self._check_forwarded(self._proxies, head, facts)
         gate = self._gate
         if gate is None:
-            # The user of a Unix socket is known without a token: the system tells the user id.
             principal = facts.get("principal")
             return principal if isinstance(principal, Principal) else None
         path = head.path
@@ -168,9 +167,10 @@ class Admission:
         return self._gate is not None
 
     def begin(self, exchange: Exchange, principal: Principal) -> None:
-        """Count a request of a principal (verified user) until exchange.on_end, which this sets.
+        """Count a request of a principal (verified user) until its response ends.
 
-        Does nothing without authorization. Raises HttpError 429 if the principal exceeds a limit.
+        Sets exchange.on_end. Does nothing without authorization. Raises HttpError 429 if the
+        principal exceeds a limit.
         """
         if self.principal_use is not None:
             self.principal_use.begin(exchange, principal.identity)

@@ -252,7 +252,6 @@ class _AsgiClients:
     """The ClientSource of requests that an ASGI server passes on."""
 
     is_unix = False
-    is_remote = False
     address = "asgi"
 
     def examine(self, sock: object) -> Mapping[str, object]:

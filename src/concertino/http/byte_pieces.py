@@ -12,9 +12,9 @@ SMALL_BYTES = 4096
 
 
 def add_piece(pieces: list[bytes], data: bytes) -> None:
-    """Append bytes to a list, or to its last piece if that is small.
+    """Append bytes to a list, or to its last piece if that has less than 4 KiB.
 
-    pieces: the list; the caller joins it when the body is complete.
+    pieces: the list, which the caller joins when all bytes have arrived.
     """
     # Each bytes object takes about 45 bytes of memory more than its content. If each piece were
     # appended alone, a body in chunks of two bytes would take twenty times its size, and the limits

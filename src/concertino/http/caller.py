@@ -67,10 +67,8 @@ class HttpCaller:
         """Return whether the response that is being written says that the caller lacks scopes.
 
         Returns False for an error of another server behind a Proxy, because a new token for this
-        server would not help.
-
-        Call this within Connection.write(): the session has then set a context variable that says
-        whether the refusal is its own.
+        server would not help. Call this within Connection.write(): meanwhile, a context variable
+        says whether this server itself has made the error.
 
         outcome: the code of the error in the response; 0 for a result, and None if the message is
             no response.

@@ -330,7 +330,7 @@ class HttpConnection(asyncio.Protocol):
         """Send the queued output, and close the connection LINGER_S (1 s) later.
 
         In this time the client can read the output. A connection with TLS is closed as soon as the
-        output is sent. If Exchange.on_data is set, it must ignore what the client sends meanwhile.
+        output is sent. Exchange.on_data still gets what the client sends, and must ignore it.
         """
         self.is_ending = True
         self._flush_now()

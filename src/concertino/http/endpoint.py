@@ -340,6 +340,6 @@ def _refuse_version(
     requested: the revision that the client has named.
     """
     data = {"supported": supported, "requested": requested[:QUOTED_CHARS]}
-    known = None if id is UNSET else encode_id(id)
-    body = encode_error(known, UNSUPPORTED_VERSION, "Unsupported protocol version", data)
+    encoded_id = None if id is UNSET else encode_id(id)
+    body = encode_error(encoded_id, UNSUPPORTED_VERSION, "Unsupported protocol version", data)
     exchange.respond(HTTPStatus.BAD_REQUEST, body)

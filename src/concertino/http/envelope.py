@@ -76,8 +76,8 @@ class Envelope(Struct, frozen=True):
     """The fields of one JSON-RPC message that the HTTP transport reads.
 
     method: the method; None for a response.
-    id: the id; UNSET for a notification. None for a null or malformed id, which only
-        decode_messages() returns.
+    id: the id; UNSET for a notification. In a batch (decode_messages()), None for a null or
+        malformed id.
     result, error: these fields of a response, as JSON; empty if they are missing.
     """
 

@@ -57,8 +57,8 @@ class Exchange(Struct, eq=False):
     The code that responds may set these:
     headers: additional headers for the response, as whole lines.
     on_disconnect: called when the client has closed the connection before the end of the response.
-    on_idle: called when a request has waited for HttpTimeouts.keep_alive_s, and its response has
-        not begun.
+    on_idle: called when nothing was sent for HttpTimeouts.keep_alive_s, before the response has
+        begun and after switch_protocols().
     on_end: called when the response is complete, or cannot be sent any more.
     is_subscription: whether this is a call that lasts until the client or the server ends it.
     sends_comments: whether keep_alive() sends comments on the stream.
@@ -153,8 +153,7 @@ class Exchange(Struct, eq=False):
     def switch_protocols(self, headers: bytes, on_data: Callable[[bytes], object]) -> None:
         """Use the connection for another protocol, such as WebSocket, from now on.
 
-        The exchange ends when the connection does. Until then, on_idle is called whenever nothing
-        was sent for HttpTimeouts.keep_alive_s.
+        The exchange ends when the connection does.
 
         headers: the headers of the response (101), as whole lines.
         on_data: called with the bytes that the client sends; never before this method returns.
@@ -191,9 +190,9 @@ class Exchange(Struct, eq=False):
             self.on_idle()
 
     def has_expired(self, now: float) -> bool:
-        """Return whether this is a stream without an end whose user's token has expired.
+        """Return whether this response is to end because the user's token has expired.
 
-        Returns False for any other response: a call may finish, because the token was valid when
+        Only a stream without an end is to end. A call may finish, because the token was valid when
         the call began.
         now: the seconds since the epoch.
         """

@@ -36,8 +36,8 @@ def check_exposure(
     listeners: the listening sockets.
     endpoint: the path of the MCP endpoint.
     Raises ValueError, whose text says what to do, if an option is missing or contradicts another.
-    public_url is required if other machines reach a listener, and with authorization if all
-    listeners are Unix sockets.
+    public_url is required if other machines reach a listener. With authorization, it is also
+    required if all listeners are Unix sockets.
     """
     _check_options(options)
     identity = None

@@ -37,7 +37,8 @@ class Forwarded(Struct, frozen=True):
     """What trusted proxies report about a request.
 
     address: the IP address of the client.
-    is_unencrypted: whether the client has sent the request to the proxy without TLS.
+    is_unencrypted: whether the client has sent the request to the proxy without TLS; False if the
+        proxies do not report that.
     """
 
     address: str

@@ -112,7 +112,7 @@ class HttpFrontend:
         """Close the listeners, because the backend could not start.
 
         failure: why the backend could not start; it is not sent to anybody.
-        Returns False: no client has got an error response.
+        Always returns False, because no client has got an error response.
         """
         for listener in self._listeners:
             listener.close()

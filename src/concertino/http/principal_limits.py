@@ -88,7 +88,7 @@ class PrincipalUse:
         self._loop = asyncio.get_running_loop()
 
     def begin(self, exchange: Exchange, identity: bytes) -> None:
-        """Count a request until exchange.on_end, which this method sets.
+        """Count a request until its response ends. Sets exchange.on_end.
 
         Raises HttpError 429 if the user of the request exceeds a limit.
         identity: the identity of the principal (one user of one client) who has sent the request.

@@ -34,9 +34,9 @@ class HttpRequest(Struct, frozen=True):
     """One HTTP request.
 
     head: the request line and the headers.
-    body: the whole body, with chunks (Transfer-Encoding) joined. For a body over the size limit: a
-        JSON-RPC error response with the id of the server's request to which the body responded, so
-        that the server's request fails; empty if the body was no such response.
+    body: the whole body, with chunks (Transfer-Encoding) joined. A body over the size limit is
+        replaced by LargeResponse.error, so that the request of the server to which the body
+        responded fails; empty if the body was no such response.
     principal: the user who has sent the request; None if the user is not known.
     refusal: the error for a body over the size limit; None for any other request.
     """
@@ -55,20 +55,21 @@ class RequestReader:
 
     parser: parses the heads. Several readers may share it.
     on_head: called with the head of each request before its body is read, unless the head is
-        `admitted`. It raises HttpError to refuse the request. It sets `principal` of this object,
-        or sets `awaits_user` to True if the user must be verified first.
+        `admitted`. It raises HttpError to refuse the request.
     on_body_due: called with the head when the client is to send the rest of the body. It is not
         called if the whole body has arrived, or while `awaits_user` is True.
     on_reserve: called with the size of a large body before it is read. If the size is not known in
         advance, it is called again as the body grows. Raises HttpError to refuse the body.
     max_body_bytes: the limit for a body, in bytes.
 
-    Attributes:
+    Attributes that on_head sets:
     admitted: a head for which on_head need not be called again, because it would set the same
-        `principal`; None if on_head must be called each time.
-    principal: the user who has sent the request whose head was read last.
+        `principal`; None to call on_head each time.
+    principal: the user who has sent the request; None if the user is not known.
     awaits_user: whether the rest of the request must wait until its user has been verified. The
         code that verifies the user then sets `principal`, sets this to False, and calls next().
+
+    Other attributes:
     head: the head of the request whose body is being read; None between requests.
     unused_bytes: the number of bytes that have arrived and were not read yet.
     """

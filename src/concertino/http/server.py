@@ -222,9 +222,8 @@ class HttpServer:
 
         source: where the clients connect.
         make: the class of the connections.
-        writes_at_once: whether each output is written at once. Otherwise, if there are several
-            connections, only the first output of an iteration of the event loop is written at once.
-            All later outputs of this iteration are written together in the next one.
+        writes_at_once: whether each output is written at once. Otherwise, a WriteTurn writes small
+            outputs of several connections together.
         """
         options = self.options
         has_tls = options.tls is not None and not source.is_unix

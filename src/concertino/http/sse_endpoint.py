@@ -66,6 +66,7 @@ class SseEndpoint:
         # The sessions by their ids. Without authorization, an id is as secret as an access token,
         # because it allows using the session.
         self._sessions: dict[str, SseConnection] = {}
+        # The number of sessions so far, which `wrap` gets as part of a name.
         self._count = 0
 
     def open(self, exchange: Exchange) -> None:

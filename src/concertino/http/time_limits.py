@@ -37,9 +37,9 @@ class ConnectionActivity:
     """The moments from which the time limits of one HttpConnection are counted.
 
     Attributes:
-    since: from when the limits are counted, by the clock of the event loop: when the connection
-        last sent something (for keep_alive_s and idle_s), began to receive a head or a body (head_s
-        and body_s), or began to wait for a handler (keep_alive_s).
+    since: from when head_s, body_s, idle_s and keep_alive_s are counted, by the clock of the event
+        loop: when the connection last sent something, began to receive a head or a body, or began
+        to wait for a handler, whichever was last.
     has_unsent: whether the transport holds output that the system has not taken.
     """
 
@@ -51,9 +51,10 @@ class ConnectionActivity:
         self._unread_since = now
 
     def is_stuck(self, unread: int, now: float, limit_s: float) -> bool:
-        """Return whether the client has read no output for `limit_s` seconds.
+        """Return whether the number of unread bytes has not changed for `limit_s` seconds.
 
-        Call this at intervals: the time begins at the first call that finds unread output.
+        Returns False if there are none. Call this at intervals: the time begins at the first call
+        that finds a changed number.
 
         unread: how many bytes of output wait now.
         now: the time by the clock of the event loop.

@@ -135,9 +135,9 @@ class AddressPolicy:
 
         Connect to one of these addresses, and do not resolve the host name again.
 
-        Raises AuthorizationError in two cases: if one of the addresses is not allowed, and for a
-        URL without TLS, unless its host and the server that has sent the URL are both on this
-        machine. Raises OSError if the host has no address.
+        Raises AuthorizationError if one of the addresses is not allowed. Also raises it for a URL
+        without TLS, if the host or the server that has sent the URL is not on this machine. Raises
+        OSError if the host has no address.
         """
         addresses = await resolve(url)
         reaches = {address: address_reach(address) for address in addresses}

@@ -499,8 +499,9 @@ class StreamableHttpConnection:
     # The transport of 2024-11-05
 
     def _fall_back(self, refused: ClientExchange, failure: HttpFailure, body: bytes) -> bool:
-        """Send the GET for the stream of a server of 2024-11-05. Returns False if this was done.
+        """Send the GET for the stream of a server of 2024-11-05.
 
+        Returns False, and does nothing, if this was done before.
         refused: the exchange of the `initialize` that the server has refused.
         failure: this refusal.
         body: the body of the refusal.

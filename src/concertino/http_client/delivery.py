@@ -43,8 +43,8 @@ class MessageDelivery:
         """Deliver a message now, or with others in the next loop iteration.
 
         frame: the message, as JSON.
-        is_alone: True if no other message is expected in this loop iteration. The message then does
-            not count as the first one: a later message is also delivered at once.
+        is_alone: True if no other message is expected in this loop iteration. If another one comes
+            nevertheless, it is delivered at once, too.
         """
         receiver = self._receiver
         if receiver is None:

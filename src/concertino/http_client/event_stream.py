@@ -78,7 +78,8 @@ class EventStreamParser:
           first try, 20 ms after the second, and so on up to 1 s.
         - Otherwise, it is 1 s after the first try, 2 s after the second, and so on up to 30 s.
 
-        tries: how many times the stream was opened since it was last open for more than 30 s.
+        tries: 1 for the first try. Callers begin again at 1 after the stream was open for more than
+            30 s.
         """
         if self.retry_s is not None:
             return max(self.retry_s, min(LEAST_RETRY_S * 2 ** min(tries - 1, 10), RETRY_S))

@@ -43,8 +43,8 @@ class HttpFailure(Exception):
 
     text: the reason, for people.
     head: the head of the HTTP response; None if there was no response, or a malformed one.
-    may_resend: whether to send the request again: it was sent once, the server has probably not
-        received it, and it does no harm if the server receives it twice.
+    may_resend: whether to send the request once more, because the server has probably not received
+        it, and it does no harm if the server receives it twice.
     login: the command with which a user can log in, if the request needs a login; otherwise "".
     """
 
@@ -182,10 +182,9 @@ class ClientExchange:
     expiry: the timer of the request's time limit, which the owner starts and the exchange stops;
         None without a limit.
 
-    The owner decides by these when to give up, and how long to wait before:
-    tries: the number of attempts to send the request, including those that found no connection.
-        The owner sets it back to 1 after a stream that was open for more than 30 s, or that the
-        server has ended on purpose.
+    The owner decides by these when to give up, and how long to wait between attempts:
+    tries: how many times the client has tried to send the request. The owner sets it back to 1
+        after a stream that was open for more than 30 s, or that the server has ended on purpose.
     failures: how many times in a row a broken stream could not be opened again.
     """
 
@@ -251,7 +250,7 @@ class ClientExchange:
         This is the longest of three pauses: `demanded_s`, that of EventStreamParser.pause_s(), and
         one that doubles with each failure in a row to open the stream.
 
-        tries: how many times the stream was opened since it was last open for more than 30 s.
+        tries: the argument of EventStreamParser.pause_s().
         demanded_s: the pause that the server demands in Retry-After; None without a demand.
         """
         pause = demanded_s or 0.0

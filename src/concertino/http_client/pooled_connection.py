@@ -44,8 +44,8 @@ class ResponseHead(Struct, frozen=True):
 class ResponseListener(Protocol):
     """Gets the parts of the response to one request as they arrive.
 
-    on_head() is called first, then any number of on_body(), then on_end(). If the connection is
-    lost, on_lost() is called instead of the methods that are still missing.
+    on_head() is called first, then on_body() any number of times, then on_end(). If the connection
+    is lost before on_end(), on_lost() is called, and no other method after it.
     """
 
     def on_head(self, head: ResponseHead, /) -> None:

@@ -183,8 +183,8 @@ def read_body_error(body: bytes) -> ErrorInBody:
 def encode_failure(id: Id, method: str, failure: HttpFailure) -> bytes:
     """Return an error response for a request to which the server has sent no JSON-RPC response.
 
-    The code is HTTP_FAILURE. But if a server of an older revision may have refused
-    `server/discover`, the code is METHOD_NOT_FOUND, which makes the client send `initialize`.
+    The code is METHOD_NOT_FOUND if an older server may have refused `server/discover`: the client
+    then sends `initialize`. For any other failure, the code is HTTP_FAILURE.
 
     id, method: the id and the method of the request.
     failure: the reason.

@@ -14,12 +14,11 @@ __all__ = ["answers_request", "check_session_id"]
 
 
 def answers_request(frame: bytes, id: Id) -> bool:
-    """Return whether a message is the response to the request with an id.
+    """Return whether a message is the response to the request with this id.
 
-    A malformed response with this id counts, too: it makes the request fail in the client.
+    A malformed response with the id counts, too: it makes the request fail in the client.
 
     frame: the message, as JSON.
-    id: the id of the request.
     """
     message = decode(frame)
     if type(message) is InvalidMessage:

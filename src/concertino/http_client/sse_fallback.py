@@ -35,8 +35,8 @@ class SseFallback:
     """The state of a session with a server that has only the transport of MCP 2024-11-05.
 
     opening: the `initialize` request that the server has refused. It is sent again, to `path`.
-    failure: the refusal.
-    error: the JSON-RPC error response in the refusal; None if there was none.
+    failure: the refusal of `opening`.
+    error: the JSON-RPC error response in this refusal; None if there was none.
 
     Attributes:
     path: the path to which messages are sent; "" until the event `endpoint` has named it.
