@@ -125,7 +125,7 @@ def _users_share_a_process() -> Any:
 
 
 def _the_end_of_a_suspended_call_goes_unnoticed() -> Any:
-    return patch.object(SuspendableCall, "_on_work_done", lambda self, work: work.exception())
+    return patch.object(SuspendableCall, "_on_result", lambda self, work: work.exception())
 
 
 def _a_call_that_is_cancelled_cancels_the_start() -> Any:
