@@ -122,7 +122,8 @@ class FeatureMethods(ConnectionFacts):
         ref: the reference to the prompt or the resource template.
         argument: the name of the argument or variable.
         value: the text that the user has typed so far; may be empty.
-        chosen: name -> value of the other arguments that the user has chosen already.
+        chosen: name -> value of the other arguments that the user has chosen already; None if the
+            user has chosen none.
         Raises NotSupported if the server does not declare the capability `completions`, RpcError
         for an error response, TimedOut, Disconnected if the server ends, and ProtocolError if the
         result is malformed.

@@ -144,10 +144,10 @@ class ServerMessages:
             ]
             id = pending_ids[0] if len(pending_ids) == 1 else None
 
-        outgoing = pending_requests.pop(id, None) if id is not None else None
-        if outgoing is not None:
+        pending = pending_requests.pop(id, None) if id is not None else None
+        if pending is not None:
             self._log.warning("an answer of more than %d bytes was discarded", limit)
-            outgoing.done(
+            pending.done(
                 ProtocolError(
                     f"the answer has more than {limit} bytes, which is max_message_bytes: ask for "
                     "less, or allow more with Limits or CONCERTINO_MAX_MESSAGE_BYTES"

@@ -61,7 +61,7 @@ def _is_zero_weight(parameter: str) -> bool:
 
 
 def is_json(content_type: bytes | None) -> bool:
-    """Return whether a Content-Type header says that the body is JSON. None (no header): False."""
+    """Return whether a Content-Type header says that the body is JSON; False without a header."""
     if content_type == b"application/json":
         return True
     media_type = (content_type or b"").partition(b";")[0]

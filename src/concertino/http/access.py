@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection
 from http import HTTPStatus
 
-from concertino.http.request_head import REMEMBERED, HttpError, RequestHead
+from concertino.http.request_head import MAX_CACHED_HEADS, HttpError, RequestHead
 
 __all__ = ["AccessRules"]
 
@@ -69,8 +69,7 @@ class AccessRules:
         self._checks_host = checks_host
         self._accepts_https = accepts_https
         # Heads that were accepted before, to check each head once only: HeadParser returns the same
-        # object for equal heads. When there are REMEMBERED of them, as many as HeadParser caches,
-        # the set is cleared.
+        # object for equal heads. The set is cleared when it has as many heads as HeadParser caches.
         self._accepted: set[RequestHead] = set()
 
     def check(self, head: RequestHead) -> None:
@@ -96,7 +95,7 @@ class AccessRules:
             if self._hosts != LOOPBACK_NAMES:
                 expected += ", or one of --public-url, --allow-host"
             raise HttpError(HTTPStatus.FORBIDDEN, f"Host: expected {expected}, got {_quote(host)}")
-        if len(self._accepted) >= REMEMBERED:
+        if len(self._accepted) >= MAX_CACHED_HEADS:
             self._accepted.clear()
         self._accepted.add(head)
 

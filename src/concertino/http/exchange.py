@@ -115,9 +115,9 @@ class Exchange(Struct, eq=False):
         """
         if self.is_done or self.is_stream:
             return
-        described = b"%bContent-Length: %d\r\n%b" % (headers, len(body), self.headers)
+        all_headers = b"%bContent-Length: %d\r\n%b" % (headers, len(body), self.headers)
         keep_alive = self.keeps_connection and not self.connection.is_ending
-        head = encode_head(OK, described, keep_alive=keep_alive)
+        head = encode_head(OK, all_headers, keep_alive=keep_alive)
         self.connection.end_exchange(self, head if self.head.method == "HEAD" else head + body)
 
     def begin_response(self, status: HTTPStatus, length: int, headers: bytes) -> None:

@@ -78,10 +78,10 @@ class Gate:
             # because a token in the cache has already passed it.
             if TOKEN.fullmatch(token) is None:
                 raise self.challenges.malformed("Authorization: expected Bearer and a token")
-            verdict = self._verify(token.decode("ascii"), digest, 0)
+            result = self._verify(token.decode("ascii"), digest, 0)
         except InvalidToken as exc:
             raise self.challenges.invalid_token(str(exc)) from None
-        return verdict if isinstance(verdict, asyncio.Future) else self._check(verdict)
+        return result if isinstance(result, asyncio.Future) else self._check(result)
 
     def _read_token(self, head: RequestHead) -> bytes:
         """Return the token of a request. Raises HttpError 401 if it has none, 400 if malformed."""
@@ -118,15 +118,15 @@ class Gate:
         reason = ""
         for number in range(first, len(self._verifiers)):
             try:
-                verdict = self._verifiers[number].verify(token)
+                result = self._verifiers[number].verify(token)
             except InvalidToken as exc:
                 reason = str(exc)
                 continue
             except Exception as exc:
                 raise _not_verified(exc) from None
-            if isinstance(verdict, Principal):
-                return self._accept(digest, verdict)
-            return self._start_waiting(token, digest, number, verdict)
+            if isinstance(result, Principal):
+                return self._accept(digest, result)
+            return self._start_waiting(token, digest, number, result)
         self._tokens.refuse(digest, reason)
         raise InvalidToken(reason)
 
@@ -136,23 +136,23 @@ class Gate:
         return principal
 
     def _start_waiting(
-        self, token: str, digest: bytes, number: int, verdict: Awaitable[Principal]
+        self, token: str, digest: bytes, number: int, verification: Awaitable[Principal]
     ) -> asyncio.Future[Principal]:
         """Start a task that waits for the result of a verifier, and return a future of it.
 
         number: the index of the verifier.
-        verdict: the awaitable that the verifier has returned.
+        verification: the awaitable that the verifier has returned.
         Raises HttpError 503 if too many tasks wait.
         """
         # If an earlier verifier has asked a server and refused the token, _wait() has called this
         # method: the token is in _pending already, and the new task replaces the task of _wait(),
         # which waits for the new one.
         if len(self._pending) >= MAX_PENDING and digest not in self._pending:
-            if iscoroutine(verdict):
+            if iscoroutine(verification):
                 # Nobody waits for it, and Python would warn about that.
-                verdict.close()
+                verification.close()
             raise unavailable("too many tokens are being verified")
-        waiting = asyncio.ensure_future(self._wait(token, digest, number, verdict))
+        waiting = asyncio.ensure_future(self._wait(token, digest, number, verification))
         self._pending[digest] = waiting
 
         def on_done(task: asyncio.Task[Principal]) -> None:
@@ -166,7 +166,7 @@ class Gate:
         return asyncio.shield(waiting)
 
     async def _wait(
-        self, token: str, digest: bytes, number: int, verdict: Awaitable[Principal]
+        self, token: str, digest: bytes, number: int, verification: Awaitable[Principal]
     ) -> Principal:
         """Wait for the result of a verifier, and return the principal of the token.
 
@@ -175,7 +175,7 @@ class Gate:
         """
         try:
             async with asyncio.timeout(VERIFY_S):
-                return self._check(self._accept(digest, await verdict))
+                return self._check(self._accept(digest, await verification))
         except HttpError:
             raise
         except InvalidToken as exc:

@@ -227,17 +227,17 @@ def _encode_request(exchange: Exchange) -> bytes:
     """
     head = exchange.head
     target = f"{head.path}?{head.query}" if head.query else head.path
-    who = encode(exchange.principal)
+    principal = encode(exchange.principal)
     lines = b"".join(
         b"%b: %b\r\n" % (name, head.headers[name])
         for name in PASSED_HEADERS
         if name in head.headers
     )
-    length = len(who) + 1 + len(exchange.body)
+    length = len(principal) + 1 + len(exchange.body)
     # HTTP/1.1 requires Host, and the owner does not check its value.
     request_line = b"%b %b HTTP/1.1\r\n" % (head.method.encode(), target.encode())
     headers = b"Host: worker\r\nConnection: close\r\n%bContent-Length: %d\r\n" % (lines, length)
-    return b"".join((request_line, headers, b"\r\n", who, b"\n", exchange.body))
+    return b"".join((request_line, headers, b"\r\n", principal, b"\n", exchange.body))
 
 
 def read_passed_on(exchange: Exchange) -> None:
@@ -248,8 +248,8 @@ def read_passed_on(exchange: Exchange) -> None:
     Raises HttpError 400 if there is no such line.
     """
     exchange.is_passed_on = True
-    who, _, exchange.body = exchange.body.partition(b"\n")
+    principal, _, exchange.body = exchange.body.partition(b"\n")
     try:
-        exchange.principal = _decode_principal(who)
+        exchange.principal = _decode_principal(principal)
     except DECODE_ERRORS:
         raise HttpError(HTTPStatus.BAD_REQUEST, "expected a request of another worker") from None

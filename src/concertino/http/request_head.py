@@ -25,8 +25,8 @@ __all__ = ["HeadParser", "HttpError", "RequestHead", "bad_request", "feed_parser
 # How many headers a request may have.
 MAX_HEADERS = 64
 # The largest number of cached heads, and the longest of them, in bytes.
-REMEMBERED = 256
-REMEMBERED_BYTES = 2048
+MAX_CACHED_HEADS = 256
+MAX_CACHED_HEAD_BYTES = 2048
 # llhttp also reads lines without a version (HTTP/0.9) or with several spaces. Another parser in
 # front of this server may read such lines differently.
 REQUEST_LINE = re.compile(rb"[^ \r\n]+ ([^ \r\n]+) HTTP/1\.[01]\r\n")
@@ -113,8 +113,8 @@ class HeadParser:
         head = self._known.get(data)
         if head is None:
             head = _parse(data)
-            if len(data) <= REMEMBERED_BYTES:
-                if len(self._known) >= REMEMBERED:
+            if len(data) <= MAX_CACHED_HEAD_BYTES:
+                if len(self._known) >= MAX_CACHED_HEADS:
                     self._known.clear()
                 self._known[data] = head
         return head

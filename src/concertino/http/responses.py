@@ -134,13 +134,13 @@ def encode_json_head(
     headers: more headers, as whole lines.
     keep_alive: whether the connection stays open after the response.
     """
-    described = b"%bContent-Length: %d\r\n%b%b" % (
+    all_headers = b"%bContent-Length: %d\r\n%b%b" % (
         JSON if length else b"",
         length,
         NO_STORE,
         headers,
     )
-    return encode_head(status, described, keep_alive=keep_alive)
+    return encode_head(status, all_headers, keep_alive=keep_alive)
 
 
 def encode_event(data: bytes, id: bytes | None = None) -> bytes:

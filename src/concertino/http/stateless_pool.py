@@ -104,9 +104,9 @@ class StatelessPool:
     def _forget_waiting(self, connection: StatelessConnection) -> None:
         """Remove a Connection from the table of kept Connections."""
         identity = self._waiting.pop(connection)
-        others = self._by_identity[identity]
-        others.remove(connection)
-        if not others:
+        same_user = self._by_identity[identity]
+        same_user.remove(connection)
+        if not same_user:
             del self._by_identity[identity]
 
     def _remove(self, connection: StatelessConnection) -> None:

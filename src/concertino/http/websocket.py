@@ -93,10 +93,11 @@ class WebSocketEndpoint:
         self._count += 1
         principal = exchange.principal
         caller = HttpCaller(exchange.connection.facts, principal, self._challenges)
-        use, count = self._use, None
+        use, count_message = self._use, None
         if use is not None and principal is not None:
-            count = use.message_counter(principal.identity)
-        connection = WebSocketConnection(exchange, caller, WebSocketMessages(protocol), count)
+            count_message = use.message_counter(principal.identity)
+        messages = WebSocketMessages(protocol)
+        connection = WebSocketConnection(exchange, caller, messages, count_message)
         # Exchange.switch_protocols() adds the header Date itself.
         lines = [
             f"{name}: {value}\r\n" for name, value in response.headers.raw_items() if name != "Date"
