@@ -28,9 +28,10 @@ MAX_QUERY_CHARS = 16 * 1024
 def check_page(url: str, field: str = "authorization_endpoint") -> str:
     """Return the URL of a login page unchanged, if it is safe to open it in a browser.
 
-    A malicious server could name a URL such as `file:...`, `javascript:...` or one that starts a
-    program. Raises AuthorizationError unless it is an https URL, or an http URL of this machine.
-    field: the field of the server's JSON that contains the URL, for the text of the error.
+    url: the URL, as the authorization server has sent it. A malicious server could send a URL such
+        as `file:...` or `javascript:...`, or one that starts a program.
+    field: the field in the server's JSON from which the URL comes, for the text of the error.
+    Raises AuthorizationError unless it is an https URL, or an http URL of this machine.
     """
     try:
         parsed = parse_url(url)

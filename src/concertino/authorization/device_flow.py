@@ -72,7 +72,8 @@ async def request_by_device(
     fields: the fields of the request: `resource`, and `scope` if scopes are requested.
     prompt: called once, with the URL of the page and the code for the user; shows them to the user.
     Raises AuthorizationError if the server refuses or the user does not respond in time. Raises
-    OSError if the server cannot be reached at the beginning, or when the codes expire.
+    OSError if the server does not answer the first request, or the last one before the codes
+    expire.
     """
     url = metadata.device_authorization_endpoint
     if not url:

@@ -105,8 +105,8 @@ class LoginFlow:
     server: the URL of the MCP server.
     settings: how to log in.
     fetcher: sends the requests to the servers that take part in the login.
-    opener: shows pages to the user. With None, only logins succeed that need no user, or whose
-        `settings.authorize` asks the user.
+    opener: shows pages to the user. None if there is no user to ask; log_in() then succeeds only
+        with the grant "client_credentials" or with `settings.authorize`.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class LoginFlow:
         challenge: the parameters of the Bearer challenge in the MCP server's response; {} if it had
             none.
         previous: the previous login; None if there was none. If the MCP server names several
-            authorization servers, that of the previous login is preferred.
+            authorization servers, the one in the settings is used, or else that of `previous`.
         Raises AuthorizationError if the metadata cannot be used, and OSError if a server cannot be
         reached.
         """
@@ -346,9 +346,9 @@ class LoginFlow:
 def with_tokens(login: Login, tokens: TokenResponse) -> Login:
     """Return a copy of a login with new tokens.
 
-    The copy keeps the old refresh token if the authorization server has not sent a new one. Its
-    scopes are the old ones, and those that the server has granted now.
-    login: the login.
+    The copy keeps the old refresh token if the authorization server has not sent a new one. It has
+    the scopes of the old login, and the scopes that the server has granted now.
+    login: the old login.
     tokens: the response of the token endpoint.
     """
     granted = login.scopes if tokens.scope is None else (*login.scopes, *tokens.scope.split())

@@ -144,12 +144,12 @@ async def wait_for_keyring(access: Callable[[], Result], within_s: float = WITHI
 
 
 def find_keyring() -> SecretStore:
-    """Return a SecretStore for the system's keyring.
+    """Return a SecretStore for the system's keyring, as the variable CONCERTINO_LOGINS says.
 
-    The store has `is_available=False` if there is no keyring, or if the environment variable
-    CONCERTINO_LOGINS is `file`.
-    Raises AuthorizationError if the variable is `keyring` and there is no keyring, or if the
-    variable has an unknown value.
+    - Not set: the store has `is_available=False` if the system has no keyring.
+    - `file`: it always has `is_available=False`, so that secrets are stored in files.
+    - `keyring`: raises AuthorizationError if the system has no keyring.
+    - Any other value: raises AuthorizationError.
     """
     return _find(os.environ.get(VARIABLE, ""))
 

@@ -33,7 +33,7 @@ async def log_in(
     settings: how to log in.
     opener: shows pages to the user.
     store: stores the login; None for the store of this user.
-    Raises AuthorizationError if the login fails or the server needs none, ValueError for a
+    Raises AuthorizationError if the login fails or the server requires no login, ValueError for a
     malformed URL, and OSError if a server cannot be reached.
     """
     server = parse_url(url)

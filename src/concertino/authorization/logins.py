@@ -102,7 +102,7 @@ class Login(Struct, frozen=True, kw_only=True):
     def is_valid(self, margin_s: float = 0) -> bool:
         """Return whether there is an access token that will still be valid in `margin_s` seconds.
 
-        With 0, returns whether there is one that is valid now.
+        A token whose expiry is not known counts as valid.
         """
         if not self.access_token:
             return False
@@ -182,10 +182,11 @@ class LoginStore:
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
     def newest_key(self, server: str) -> str:
-        """Return the key of a person's newest login at a server, by the age of the access token.
+        """Return the key of the login at a server that has the newest access token.
 
-        Logins with the grant client_credentials do not count. If no person has a login, returns the
-        key under which `concertino login` would store one. Files that cannot be read are ignored.
+        Only logins that a person has made count, and not those with the grant client_credentials.
+        If there is none, returns the key under which `concertino login` would store one. Files that
+        cannot be read are ignored.
         server: the URL of the MCP server.
         """
         newest, obtained_at = login_key(server, "", PERSON_GRANTS[0]), -math.inf

@@ -61,8 +61,7 @@ class ResourceMetadata(Struct, frozen=True):
 class IssuerMetadata(Struct, frozen=True, kw_only=True):
     """The metadata of an authorization server (RFC 8414).
 
-    RFC 8414 describes the fields. A field that the metadata does not have is "", None for a list,
-    or False.
+    RFC 8414 describes the fields. A field that the metadata does not have keeps its default.
     """
 
     issuer: str
@@ -111,9 +110,9 @@ async def discover_resource(
     server: the URL of the MCP server.
     url: the parameter `resource_metadata` of the server's challenge; "" if it had none, to try the
         two well-known URLs: with the path of the server, and without a path.
-    Raises MetadataRefused if the server refuses the request for one well-known URL, and has no
-    metadata at the other. Raises AuthorizationError for metadata that cannot be used, and OSError
-    if a server cannot be reached.
+    Raises MetadataRefused if a well-known URL has been refused, for example with the status 403,
+    and the other one has no metadata. Raises AuthorizationError for metadata that cannot be used,
+    and OSError if a server cannot be reached.
     """
     if url:
         # The metadata must be at this URL. No other URL is tried.

@@ -147,7 +147,7 @@ class OAuthCredentials:
 
         - Status 401: refreshes the token. If that is not possible, logs in again.
         - Status 403 with the error `insufficient_scope`: logs in with more scopes, at most twice
-          for an operation.
+          for each operation, such as the call of one tool.
         - Any other 403: returns None.
 
         If another request or process has obtained a newer token meanwhile, only returns that token.

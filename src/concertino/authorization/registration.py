@@ -63,8 +63,8 @@ async def identify_client(
 ) -> ClientIdentity:
     """Choose the OAuth client with whose id to log in, and register one if there is none.
 
-    The first possible one of these is used: the client in the settings, the client that a client id
-    metadata document describes, the client of the previous login, or a newly registered client.
+    Returns the first of these clients that can be used: the client in the settings, the client that
+    `settings.client_metadata_url` describes, the client of the previous login, a new client.
 
     fetcher: sends the request for a registration.
     metadata: the metadata of the authorization server.
@@ -72,9 +72,10 @@ async def identify_client(
     redirect_uri: the redirect URI of this login; "" if it needs none.
     previous: the client of the previous login; None if there was none. This client can be used
         again only if this program has registered it at the same server, with the same redirect URI.
-    previous_issuer: the authorization server of the previous login; "" if there was none.
-    Raises AuthorizationError if there is no way to get a client, and OSError if the server cannot
-    be reached.
+    previous_issuer: the issuer identifier (URL) of the authorization server of the previous login;
+        "" if there was none.
+    Raises AuthorizationError if there is no such client, or if the client in the settings belongs
+    to another authorization server. Raises OSError if the server cannot be reached.
     """
     if settings.client_id:
         return _registered_before(metadata, settings, previous_issuer)

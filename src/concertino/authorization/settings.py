@@ -49,9 +49,9 @@ class OAuth(Struct, frozen=True, kw_only=True, metaclass=HintingStructMeta):
     scopes: more scopes to request, in addition to those that the MCP server names.
     redirect_uri: the URL to which the authorization server redirects the browser; "" for a free
         port of this machine.
-    authorize: an async function for an application that logs its user in itself. Called with the
-        URL of the login page; shows the page to the user, and returns the URL to which the browser
-        was redirected, which begins with redirect_uri. None to log in with `concertino login` only.
+    authorize: an async function for an application that logs its user in itself; it requires
+        redirect_uri. Called with the URL of the login page; shows the page to the user, and returns
+        the URL to which the browser was redirected. None if users run `concertino login`.
     Raises ValueError if fields contradict each other. The text shows no secrets.
     """
 

@@ -60,8 +60,8 @@ class CallRouter:
     calls: counts the running calls of each part.
     view_of: called with the name of a part; returns its PartView, which translates names, URIs and
         task ids.
-    report_failure: called with the name of a part, a method and an error when the error makes
-        tasks/list leave the part out.
+    report_failure: called with the name of a part, `tasks/list` and an error when this list leaves
+        the part out because of the error.
     maps_uris: the setting in CompositionRules.
     """
 
@@ -281,11 +281,11 @@ class CallRouter:
     # Tasks and extensions
 
     async def call_other(self, call: Call, context: Context) -> Struct | Raw:
-        """Forward a request that MCP itself does not define, or one about tasks.
+        """Forward a request about tasks, or a request of an extension.
 
         - A request about one task goes to the part that runs the task.
         - `tasks/list` is sent to all parts that list tasks, and their lists are joined.
-        - A request of an extension goes to the part that find_part() returns.
+        - Any other request goes to the part that find_part() returns.
 
         Raises RpcError if there is no such part. Also raises the errors of the part.
         """

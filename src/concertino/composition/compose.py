@@ -44,9 +44,9 @@ def compose(
         and an underscore become the prefix of the names of a backend's tools and prompts: with
         compose(math=server), clients call `math_add`. Resources keep their URIs.
 
-    Raises RegistrationError for a value that is not a Backend, and for two keywords that could give
-    two tools the same name: with `a` and `a_b`, `a_b_c` could belong to either. The start() of the
-    combined backend raises RegistrationError if two backends list the same resource.
+    Raises RegistrationError for a value that is not a Backend, and for two keywords such as `a` and
+    `a_b`, because a tool `a_b_c` could belong to either. The start() of the combined backend raises
+    RegistrationError if two backends list the same resource.
     """
     if not parts:
         raise RegistrationError(

@@ -111,8 +111,8 @@ class ComposedBackend:
     async def start(self, outlet: Notifier) -> None:
         """Start all parts concurrently, then check that no two of them list the same resource.
 
-        If `rules.strict` is True, waits for all parts. Otherwise waits about `rules.start_s`
-        seconds, and slow parts go on starting in the background.
+        If `rules.strict` is True, waits for all parts. Otherwise waits `rules.start_s` seconds, or
+        longer if no part has started by then; slow parts go on starting in the background.
         outlet: the notifier that sends notifications to the clients.
         Raises ConcertinoError, which names the parts, if all parts fail, or if one part fails and
         `rules.strict` is True. Raises RegistrationError if two parts list the same resource, unless
@@ -307,11 +307,11 @@ class ComposedBackend:
         return argument_check_of(self.parts[part_name], method, own_name)
 
     def param_headers(self, name: str) -> ParamHeaders:
-        """Return the arguments of a tool that clients repeat in HTTP headers.
+        """Return which arguments of a tool clients must repeat in HTTP headers (`x-mcp-header`).
 
-        These are the arguments with `x-mcp-header` in the tool's schema. Returns the path of each
-        such argument -> the part of its header's name after `Mcp-Param-`; {} for an unknown tool.
         name: the name of the tool that clients see.
+        Returns path of each such argument -> what follows `Mcp-Param-` in the name of its header;
+        {} for an unknown tool.
         """
         found = self._names.find(name)
         if found is None:

@@ -33,9 +33,8 @@ def find_part(method: str, parts: Mapping[str, ServerFeatures]) -> str:
 
     1. The first candidate that declares a capability to which the method belongs, such as `acme`
        for the method `acme/run`.
-    2. The candidate that declares a capability which concertino does not interpret, if there is
-       only one such candidate.
-    3. The candidate, if there is only one.
+    2. The only candidate that declares any capability which concertino does not interpret.
+    3. The only candidate.
 
     method: the method of the request, such as `acme/run`.
     parts: name -> features of the parts that have started, in the order of the composition.

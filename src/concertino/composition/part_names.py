@@ -27,15 +27,17 @@ HASH_CHARS = 8
 
 
 class PartNames(Protocol):
-    """Makes the names of tools and prompts that clients see, each name only once.
+    """Makes the names that clients see for the tools and prompts of all parts.
 
-    A part is one of the backends that a composition serves as one.
+    A part is one of the backends that a composition serves as one. Two parts may use the same name
+    for a tool; clients see two different names.
     """
 
     def set_parts(self, parts: Iterable[str]) -> None:
         """Replace the parts of the composition.
 
-        parts: the names of the parts. If two names give the same prefix, the first part gets it.
+        parts: the names of the parts. If two of them give the same prefix, the first part gets this
+            prefix, and the second part gets another one.
         """
         ...
 
@@ -58,10 +60,10 @@ class PartNames(Protocol):
         ...
 
     def can_find(self, name: str) -> bool:
-        """Return whether find() returns the right own name for a name that a client has sent.
+        """Return whether find() knows the whole name behind a name that a client has sent.
 
-        show() shortens long names, and find() restores only those that show() has shortened in this
-        run of the program. A client may know such a name from an earlier run. If this method
+        show() shortens long names, and find() knows only those that show() has shortened in this
+        run of the program. A client may have a shortened name from an earlier run. If this method
         returns False, call show() for all tools and prompts of the part before find().
         """
         ...

@@ -29,8 +29,8 @@ class PartPage(Struct, frozen=True, eq=False):
 
     content: the page as a Struct, such as a ListToolsResult. If the part has returned JSON, this is
         the decoded JSON.
-    raw_items: the items of the JSON, each as a dict from the name of a field to its JSON, so that
-        fields which this package does not know are kept. None if the part has returned a Struct.
+    raw_items: the same items as in the JSON, with all fields, including those that this package
+        does not know: name of a field -> its JSON. None if the part has returned a Struct.
     revision: the protocol revision of the server that has sent the JSON; "" if it is not known.
     """
 
@@ -80,9 +80,9 @@ class PartPages:
     ) -> AsyncGenerator[tuple[str, PartPage], None]:
         """Yield (name, page) for each part, in the order of `parts`.
 
-        When the caller stops iterating, running requests are cancelled. A request that was already
-        left out, because it took longer than limit_s, goes on; on_late is called when it ends.
-        Raises the error of a part if limit_s is None.
+        A part that takes longer than limit_s is left out, but its request goes on; on_late is
+        called when the part answers. All other running requests are cancelled when the caller stops
+        iterating. Raises the error of a part if limit_s is None.
 
         parts: name and backend of the parts to ask, beginning with the part at which the client's
             list continues.

@@ -141,7 +141,7 @@ class PartStarts:
     async def wait_for(self, name: str) -> None:
         """Wait until a part has started.
 
-        Raises RpcError with the reason if the part fails, has failed before or is removed. If
+        Raises RpcError with the reason if the part has failed to start, or is removed meanwhile. If
         `rules.retries_s` is not empty, a failed part is started again soon after this error, so
         that a later call may succeed.
         """
@@ -256,6 +256,7 @@ class PartStarts:
             )
             return False
         self.failures.pop(name, None)
+        self._errors.pop(name, None)
         return True
 
 

@@ -35,8 +35,8 @@ class PartView:
     part: the name of the part.
     names: translates the names of tools and prompts.
     owners: translates URIs.
-    on_change: called with the name of a list, such as "tools", when the part notifies a single
-        client that the list has changed. For a notification to all clients, the part calls its
+    on_change: called with the name of a list, such as "tools", when the part notifies one client's
+        session that the list has changed. Notifications to all clients go through the part's
         Notifier instead.
 
     Attributes:
@@ -137,7 +137,7 @@ class PartView:
         """Return params, or a result, with translated task ids.
 
         message: the params or the result, as a JSON object.
-        map_id: the method that translates one id: show_task() or find_task().
+        map_id: show_task() or find_task(). An id for which it returns None is not changed.
         """
         return bytes(map_task_ids(Raw(message), map_id)) if self.has_tasks else message
 
@@ -217,10 +217,9 @@ class _PartCaller(CallerWrapper):
         self.inner.pass_result(result, revision)
 
     def pass_mapped(self, result: Struct | Raw, mapped: Struct | Raw) -> None:
-        """Allow the session to send a translated result undecoded, if `result` may be sent so.
+        """Repeat the part's call of pass_result(), if there was one, for the translated result.
 
-        The part allows that by calling pass_result(result, revision). The composition then calls
-        pass_result() of the client's Caller with `mapped`.
+        pass_result() allows the session to send a result without decoding it.
         result: the part's own result.
         mapped: the result with the URIs and task ids that clients see.
         """

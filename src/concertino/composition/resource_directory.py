@@ -66,8 +66,8 @@ class ResourceDirectory:
         """Ask parts for their resources, and record the owner of each URI.
 
         parts: the names and backends of the parts.
-        Returns a dict with each URI that several parts list: URI -> (its owner, the other part). If
-        `rules.maps_uris` is True, a URI is returned only once, so that it is logged once.
+        Returns the URIs that two parts list, as ResourceOwners.record() does: URI -> (its owner,
+        the other part).
         Raises the exceptions of the parts if `rules.list_limit_s` is None. Otherwise a part that
         fails is left out.
         """

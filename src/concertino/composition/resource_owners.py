@@ -21,8 +21,8 @@ class ResourceOwners:
 
     A part is one of the backends that the composition serves as one.
     maps_uris: what clients see if two parts list the same URI.
-        - True: the part that has listed the URI first keeps it. The URI of the second part has a
-          prefix, such as `notes+file:///a`, as long as both parts list it.
+        - True: the URI of the part that has listed it first, and the URI of the second part with a
+          prefix, such as `notes+file:///a`. The prefix goes when one of the two stops listing it.
         - False: only the resource of the first part in the order of the composition. The resource
           of the second part is hidden.
     prefix_of: called with the name of a part; returns its prefix, without `+`.
@@ -44,7 +44,7 @@ class ResourceOwners:
         listed: name of a part -> its URIs and templates, in the order of the parts. A part that has
             not answered is missing; if maps_uris is True, it keeps its recorded URIs.
         Returns the URIs that two parts list: URI -> (its owner, the other part). If maps_uris is
-        True, a URI that clients already see with a prefix is left out.
+        True, a URI is returned only once, when it gets its prefix.
         """
         owners: dict[str, str] = {}
         if self._maps_uris:

@@ -19,10 +19,10 @@ class CompositionRules(Struct, frozen=True, kw_only=True):
 
     strict: whether to serve nothing before all parts have started, and to fail if one part fails.
     start_s: how long the start of the composition waits for slow parts, in seconds.
-    lists_s: lists wait for slow parts until this many seconds after start() was called. Some
-        clients ask only once for a list, so a list should be complete.
+    lists_s: until how many seconds after the call of start() a list waits for parts that are still
+        starting. Some clients ask only once for a list, so a list should be complete.
     may_be_empty: whether the composition starts even if none of its parts has started.
-    list_limit_s: how long a list waits for the items of all parts, in seconds.
+    list_limit_s: how long a list waits for the answers of parts that have started, in seconds.
         - A number: a part that takes longer or fails is left out of the list.
         - None: the list waits without a limit, and fails if a part fails.
     maps_uris: what happens if two parts list the same URI.

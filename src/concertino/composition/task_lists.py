@@ -48,7 +48,7 @@ async def list_tasks(
     call: the client's request.
     fetch: called with the name of a part and the request for it; sends the request, and returns the
         result with the task ids that clients see.
-    report_failure: called with the name of a part that is left out, the method and the error.
+    report_failure: called with the name of a part that is left out, `tasks/list` and the error.
     Raises RpcError for a cursor that no list has returned.
     """
     at, params = parse_cursor(call.params, parts)

@@ -90,8 +90,8 @@ class ChangedTool:
     def show(self, tool: RawTool) -> RawTool:
         """Return the definition of the tool as clients see it.
 
-        If an argument is hidden, the server's texts in the definition are translated by reword().
-        Otherwise they are unchanged, and may contain the old name of a renamed argument.
+        Texts that the change does not replace may contain the old name of a renamed argument. Only
+        if an argument is hidden, they are translated by reword().
         tool: the server's definition.
         """
         change = self._change
@@ -156,8 +156,8 @@ class ChangedTool:
         """Return the arguments that clients repeat in HTTP headers, by the names that clients see.
 
         Hidden arguments are left out.
-        headers: path of each argument with `x-mcp-header`, as a tuple of the server's names -> the
-            part of the header's name after `Mcp-Param-`.
+        headers: path of each argument with `x-mcp-header`, as a tuple of the server's names -> what
+            follows `Mcp-Param-` in the name of its header.
         """
         return {
             (self._renamed.get(own, own), *rest): header

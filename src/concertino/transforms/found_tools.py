@@ -24,8 +24,9 @@ NOTES = ("title", "$schema", "examples", "description")
 def describe_found(tools: Sequence[RawTool], budget: int) -> str:
     """Return the names, descriptions and input schemas of tools as JSON, in the given order.
 
-    The tools share the budget in their order. Each one may use twice as much of the rest as each
-    tool after it, and gets the longest form that fits:
+    The tools get their shares of the budget in this order. The share of a tool is twice as large as
+    that of each tool after it; what it does not use goes to these tools. Each tool gets the longest
+    form that fits into its share:
 
     1. The whole name, description and schema.
     2. The description is cut to its first sentence.
@@ -38,15 +39,15 @@ def describe_found(tools: Sequence[RawTool], budget: int) -> str:
     budget: the largest size of the JSON, in estimated tokens.
     """
     shown: list[str] = []
-    left = budget - estimate('{"tools":[]}')
+    tokens_left = budget - estimate('{"tools":[]}')
     for number, tool in enumerate(tools):
-        rest = len(tools) - number
+        tools_left = len(tools) - number
         # This tool counts twice, each later tool once. The last tool may take all that is left.
-        share = left if rest == 1 else 2 * left // (rest + 1)
+        share = tokens_left if tools_left == 1 else 2 * tokens_left // (tools_left + 1)
         for text in _make_forms(tool):
             if (tokens := estimate(text)) <= share:
                 shown.append(text)
-                left -= tokens
+                tokens_left -= tokens
                 break
     return '{"tools":[' + ",".join(shown) + "]}"
 

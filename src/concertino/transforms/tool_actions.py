@@ -55,7 +55,7 @@ def _actions_of_verbs() -> Mapping[str, frozenset[str]]:
 
 
 def actions_of(terms: Iterable[str]) -> frozenset[str]:
-    """Return the actions, such as "create", of the first verb in a tool's name.
+    """Return what a tool does, such as {"create"}: the actions of the first verb in its name.
 
     terms: the stems of the words in the tool's name, as terms_of() returns them.
     Returns an empty set if no term is a known verb.
@@ -70,8 +70,8 @@ def rate_actions(
     """Return how strongly a task asks for each action, such as {"create": 1.0, "read": 0.4}.
 
     The largest rating is 1, and actions that no word asks for are left out.
-    words: one mapping for each word of the task: stem -> closeness. It has the stem of the word
-        (1.0) and the stems of its synonyms (0 to 1).
+    words: for each word of the task, the stems with its meaning: stem -> weight. The stem of the
+        word itself has the weight 1.0, the stems of its synonyms have 0 to 1.
     read_rating: what to add to the rating of "read"; above 0 for a question.
     """
     by_verb = _actions_of_verbs()

@@ -36,8 +36,8 @@ class ToolFamilies:
 
     A family is at least four tools whose names begin with the same word, or the same two words.
     names: the names of the tools. A tool's index in this list is its number.
-    postings: term (stem of a word) -> number of a tool -> how often the term occurs in the tool's
-        texts; important texts may count more than once.
+    postings: for each term (stem of a word), the tools with this term in their texts: number of the
+        tool -> how often it has the term; important texts may count more than once.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class ToolFamilies:
     def tools_of_named_servers(self, query: str) -> frozenset[int]:
         """Return the numbers of the tools of all servers that a query names.
 
-        A server is a family whose name is one word. The first four or more letters of the name are
-        enough, such as `argo` for `argocd`.
+        A family whose name is one word counts as the tools of a server with this name. The query
+        may also have only the first letters of the name, at least four: `argo` for `argocd`.
         query: the task in the words of the user.
         """
         words = WORD.findall(query[:MAX_QUERY].lower())
@@ -102,15 +102,15 @@ class ToolFamilies:
         """Return for each tool a rating, 0 to 1: how probably the task is for the tool's family.
 
         The list has the order of the tools. A tool without a family has 0.
-        words: one mapping for each word of the task: term -> closeness. It has the term of the word
-            (1.0) and terms of similar meaning (0 to 1).
+        words: for each word of the task, the terms with its meaning: term -> weight. The term of
+            the word itself has the weight 1.0, terms of similar meaning have 0 to 1.
         """
         ratings: dict[str, float] = {}
         for word in words:
             best: dict[str, float] = {}
-            for term, closeness in word.items():
+            for term, term_weight in word.items():
                 for family, weight in self._weights.get(term, {}).items():
-                    best[family] = max(best.get(family, 0.0), closeness * weight)
+                    best[family] = max(best.get(family, 0.0), term_weight * weight)
             for family, rating in best.items():
                 ratings[family] = ratings.get(family, 0.0) + rating
         # Without the minimum of 1.0, even the weakest hint would rate its family with 1.

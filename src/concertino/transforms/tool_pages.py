@@ -56,7 +56,7 @@ def decode_tool_page(result: Struct | Raw) -> ToolPage:
 
 
 def is_same_page(before: Struct | Raw, now: Struct | Raw) -> bool:
-    """Return whether two results of `tools/list` are the same: one object, or equal JSON."""
+    """Return whether two results of `tools/list` are the same object, or are equal JSON."""
     if before is now:
         return True
     return isinstance(before, Raw) and isinstance(now, Raw) and bytes(before) == bytes(now)

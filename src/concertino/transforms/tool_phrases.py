@@ -59,8 +59,8 @@ class _Entry(Struct, frozen=True):
 class Meanings(Struct, frozen=True):
     """What the phrases in a query mean: the result of find_meanings().
 
-    terms: (stem, weight) for each word that tools use instead of the phrases. The weight is from 0
-        to 1. A stem may occur more than once.
+    terms: the words that tools use instead of the phrases: (stem of the word, weight from 0 to 1).
+        A stem may occur more than once.
     in_phrases: the stems of the words in the query that belong to a phrase of several words. Such a
         word may mean something else by itself, such as `throw` in `throw away`.
     """
@@ -70,10 +70,9 @@ class Meanings(Struct, frozen=True):
 
 
 def find_meanings(query: str) -> Meanings:
-    """Find the phrases of the vocabulary in a query, and return their meanings.
+    """Find the phrases of the vocabulary, tool_meanings.txt, in a query. Return their meanings.
 
-    A line of the vocabulary (tool_meanings.txt) counts once, even if several of its phrases are
-    found.
+    If the query has several phrases of one line of the vocabulary, the line counts once.
     query: the task in the words of the user. Only the first 1,000 characters are read.
     """
     stems = _stems_of(query[:MAX_QUERY])

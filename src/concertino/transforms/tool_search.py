@@ -94,8 +94,8 @@ SEARCH_TOOLS = ListToolsResult([FIND, CALL])
 class ToolListOptions(Struct, frozen=True):
     """The arguments of a ToolSearch that a server file such as mcp.json may set.
 
-    The default of `mode` is "all", because the servers of a file keep their lists unless the file
-    asks for a search.
+    ToolSearch describes them. Here the default of `mode` is "all": clients see the whole list,
+    unless the file asks for a search.
     """
 
     mode: ToolsMode = "all"

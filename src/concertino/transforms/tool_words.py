@@ -75,8 +75,8 @@ def words_of_query(query: str) -> list[str]:
     """Return the words of a query by which tools are searched, in the order of the query.
 
     - Words that say nothing about a tool, such as `the` and `please`, and numbers are left out.
-    - Data in the query is replaced by words that tool definitions use for it: `notes.txt`, for
-      example, by `file`.
+    - A file name, an address or other data is replaced by the words that tool definitions use for
+      it: `notes.txt`, for example, by `file`.
     - Only the first 1,000 characters are read.
     """
     text = query[:MAX_QUERY]

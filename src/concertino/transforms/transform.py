@@ -55,8 +55,8 @@ class Transform(BackendWrapper):
     - If the server does not have a changed tool or argument, a warning is logged.
 
     inner: the other Backend, called the server in these texts.
-    tools: the server's name of a tool -> its changes, or only its new name. If the server also has
-        a tool with the new name, which `tools` does not rename, clients do not see that tool.
+    tools: the server's name of a tool -> its changes, or only its new name. If another tool of the
+        server has the new name already, clients do not see that tool, unless it is renamed, too.
     allow: patterns of the tools that clients may see and call, as in a Guard; () for all. Patterns
         are matched against the server's own names.
     deny: patterns of the tools that clients may not see and call, even if `allow` matches them.
@@ -133,8 +133,8 @@ class Transform(BackendWrapper):
         """Return which arguments of a tool clients must repeat in HTTP headers (`x-mcp-header`).
 
         name: the name of the tool that clients see.
-        Returns the path of each such argument, with the names that clients see -> the part of the
-        header's name after `Mcp-Param-`; {} for a tool without such arguments.
+        Returns path of each such argument, in the names that clients see -> what follows
+        `Mcp-Param-` in the name of its header; {} for a tool without such arguments.
         """
         tool = self._by_client_name.get(name)
         if tool is None:

@@ -60,11 +60,12 @@ class IssuerClient:
 
         url: the URL, which the operator has configured, or which the issuer's metadata names.
         decoder: decodes the body of a response with the status 200.
-        is_trusted: whether the operator has configured the URL. If not, a public issuer may not
-            name a private address, and only an issuer on this machine an address of this machine.
-        Returns None for a response with any other status than 200, but below 500, such as 404.
-        Raises VerifierUnavailable if there is no response in time, or one with a status of 500 or
-        more, or if the body cannot be decoded.
+        is_trusted: whether the operator has configured the URL. If not, the URL must not have a
+            private address unless the issuer has one, nor an address of this machine unless the
+            issuer is on this machine.
+        Returns None for a response with another status below 500, such as 404.
+        Raises VerifierUnavailable if the URL must not be used, if there is no response in time, if
+        its status is 500 or more, or if its body cannot be decoded.
         """
         return await self._send("GET", url, {}, b"", decoder, is_trusted=is_trusted)
 
@@ -77,7 +78,8 @@ class IssuerClient:
         fields: name -> value of each field of the form.
         headers: headers in addition to those that every request has: name -> value.
         decoder: decodes the body of a response with the status 200.
-        Returns and raises the same as get().
+        Returns None for a response with another status below 500, such as 404.
+        Raises VerifierUnavailable in the same cases as get().
         """
         lines = {"Content-Type": "application/x-www-form-urlencoded", **headers}
         body = urlencode(fields).encode()

@@ -33,8 +33,8 @@ class Introspection:
 
     issuer: the URL of the issuer, the authorization server that issues the tokens.
     url: the URL of the issuer's introspection endpoint.
-    audience: for whom tokens must be issued (`aud`), usually the public URL of this server. Of
-        several, a token must have at least one.
+    audience: the value that a token must have in `aud`, usually the public URL of this server; or
+        several values, of which a token must have at least one.
     client_id: the id under which this server is registered at the issuer.
     client_secret: the secret of that registration.
     wall_clock: returns the seconds since 1970; for tests.

@@ -87,8 +87,8 @@ class JwtVerifier:
     Implements TokenVerifier (http/authorization.py). Needs the extra `concertino[auth]`.
 
     issuer: the URL of the issuer (an authorization server), exactly as its tokens have it in `iss`.
-    audience: for whom tokens must be issued (`aud`), usually the public URL of this server. Of
-        several, a token must have at least one.
+    audience: the value that a token must have in `aud`, usually the public URL of this server; or
+        several values, of which a token must have at least one.
     algorithms: the accepted algorithms of signatures; None for RS*, PS*, ES*, EdDSA and Ed25519.
     jwks_url: the URL of the issuer's keys; None to read it from the issuer's metadata.
     leeway_s: by how much the clocks of the issuer and of this server may differ, in seconds; at
@@ -209,7 +209,8 @@ class JwtVerifier:
                     signed = jws.deserialize_compact(token, key, algorithms=[header.alg])
                 claims = _decode_claims(signed.payload)
             except DECODE_ERRORS as exc:
-                # The signature is right. This comes first, since these are ValueErrors, too.
+                # The signature is right, but the claims are malformed. This clause comes before the
+                # next one, because these errors are ValueErrors, too.
                 text = str(exc) if isinstance(exc, ValidationError) else "no JSON"
                 raise InvalidToken(f"the claims of the token are malformed: {text}") from None
             except (JoseError, ValueError, TypeError):

@@ -34,7 +34,8 @@ __all__ = ["IssuerKeys", "PublicKey"]
 REFRESH_S = 10.0
 # The age at which keys are fetched again, so that keys which the issuer has withdrawn are removed.
 MAX_AGE_S = 600.0
-# How many keys of an issuer are used. The others are ignored.
+# How many keys of an issuer are used. The others are ignored, because the signature of a token
+# without a key id is tried with each key.
 MAX_KEYS = 64
 # The smallest modulus of an RSA key, in bits (RFC 7518, section 3.3).
 MIN_RSA_BITS = 2048
@@ -93,10 +94,10 @@ class IssuerKeys:
         self._fetching: asyncio.Task[None] | None = None
 
     def find(self, kid: str | None, algorithm: str) -> list[PublicKey]:
-        """Return the fetched keys that may have signed a token.
+        """Return the keys that may have signed a token, of those that were fetched before.
 
-        If there is none, await fetch() and call find() again. Keys that are older than ten minutes
-        are returned, too; a fetch is then started in the background.
+        If it returns [], await fetch() and call find() again. If the keys were fetched more than
+        ten minutes ago, also starts a fetch in the background.
         kid: the key id in the token's header; None if it has none.
         algorithm: the signature algorithm in the token's header.
         """
@@ -117,12 +118,10 @@ class IssuerKeys:
     async def fetch(self) -> None:
         """Fetch the keys again. Call this if find() does not find the key of a token.
 
-        If a fetch is running, waits for that fetch. Raises VerifierUnavailable if the issuer does
-        not answer.
-
-        If the last fetch was started less than 10 s ago, does not fetch, and raises InvalidToken:
-        the issuer probably has no such key. If the issuer has never answered, raises
-        VerifierUnavailable instead.
+        If a fetch is running, waits for that fetch. If the last fetch has ended and was started
+        less than 10 s ago, does not fetch.
+        Raises VerifierUnavailable if the issuer does not answer, or has never answered. Raises
+        InvalidToken if it does not fetch: the issuer probably has no such key.
         """
         if self._fetching is None and not self.may_fetch():
             if self._fetched_at is None:

@@ -69,7 +69,7 @@ _decode = Decoder(_Content).decode
 
 
 class TokenFile:
-    """Reads and writes the file of tokens. A change of the file changes the result of state().
+    """Reads and writes the file of tokens.
 
     path: the path of the file.
     """
@@ -99,7 +99,7 @@ class TokenFile:
         write_private_file(self.path, data)
 
     def state(self) -> tuple[int, int, int]:
-        """Return a value that changes whenever the file is changed or replaced.
+        """Return the inode, size and modification time of the file, to detect that it has changed.
 
         Raises ValueError if the file does not exist or cannot be reached.
         """
@@ -132,8 +132,8 @@ class StaticTokens:
         """Return the principal (user) to whom a token belongs.
 
         Raises InvalidToken for an unknown or expired token. Raises ValueError if the file has
-        changed and cannot be read or is malformed: then no token is accepted, and requests are
-        answered with status 503.
+        changed, and now cannot be read or is malformed. The HTTP server then answers all requests
+        with status 503.
         """
         self._reload()
         digest = sha256(token.encode()).hexdigest()
