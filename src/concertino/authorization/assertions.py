@@ -1,7 +1,7 @@
 """sign_assertion(): lets a client prove who it is with a private key in place of a secret.
 
-This is the method `private_key_jwt` at the token endpoint. It needs the extra `auth`
-(`concertino[auth]`).
+The client authenticates at the token endpoint in this way if its method is `private_key_jwt`. This
+module needs the extra `auth` (`concertino[auth]`).
 Source: RFC 7523; OpenID Connect Core 1.0, section 9.
 """
 
@@ -22,7 +22,8 @@ except ModuleNotFoundError:
 
 __all__ = ["sign_assertion"]
 
-# How long an assertion is valid, in seconds. It is used at once, but clocks may differ.
+# How long an assertion is valid, in seconds. The client uses it at once, but the clocks of client
+# and server may differ.
 LIFE_S = 300
 # Signature algorithm -> the kind of key that it needs.
 ALGORITHM_KEYS = {

@@ -22,7 +22,8 @@ _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _PARAMETER = re.compile(rf'({_TOKEN})[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]*))')
 _SCHEME = re.compile(_TOKEN)
 _SEPARATORS = re.compile(r"[\s,]*")
-# How many challenges of a header, and parameters of a challenge, are read. Others are ignored.
+# How many challenges of a header, and parameters of a challenge, are read. A malicious server could
+# send any number.
 MAX_CHALLENGES = 16
 MAX_PARAMETERS = 64
 

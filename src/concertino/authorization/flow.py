@@ -178,7 +178,7 @@ class LoginFlow:
         Waits for the user if the settings need one. The login is not stored.
         discovery: what discover() has returned.
         previous: the previous login; None if there was none. If it is of the same authorization
-            server, its client registration is used again, and its scopes are also requested.
+            server, its client registration is used again, and its scopes are requested, too.
         Raises AuthorizationError if the login fails or the user does not respond, and OSError if a
         server cannot be reached.
         """

@@ -1,8 +1,8 @@
 """find_keyring(): the keyring of the operating system, in which LoginStore stores secrets.
 
-It is used if the Python package keyring is installed and supports this system. The environment
-variable CONCERTINO_LOGINS overrides that: with `file`, secrets are always stored in files, and with
-`keyring`, a missing keyring is an error.
+The keyring is used if the Python package keyring is installed and supports this system. The
+environment variable CONCERTINO_LOGINS overrides that: with `file`, secrets are always stored in
+files, and with `keyring`, a missing keyring is an error.
 """
 
 from __future__ import annotations

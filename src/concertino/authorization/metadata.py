@@ -139,8 +139,8 @@ async def _fetch_first(
 ) -> tuple[str, T] | None:
     """Return (URL, document) of the first document at these URLs; None if there is none.
 
-    Raises MetadataRefused if there is no document, and a request was refused with another status
-    than those in ABSENT. Raises AuthorizationError at once for a redirect and a server error.
+    Raises MetadataRefused if there is no document, and a request was refused with a status that is
+    not in ABSENT. Raises AuthorizationError at once for a redirect and a server error.
     """
     refusal = ""
     for place in places:

@@ -110,7 +110,7 @@ class TokenEndpoint:
     issuer: the issuer identifier of the authorization server.
     url: the URL of the endpoint.
     client: the client that requests tokens.
-    settings: the user's settings, which have the private key if the client authenticates with one.
+    settings: the user's settings. If the client authenticates with a private key, they contain it.
     """
 
     def __init__(

@@ -59,7 +59,7 @@ log = logging.getLogger("concertino.composition")
 class ComposedBackend:
     """A Backend that forwards each call to the part that has the tool, prompt or resource.
 
-    A part is one of the backends that this object serves as one. compose() makes a ComposedBackend.
+    It serves several backends, its parts, as one. compose() makes a ComposedBackend.
 
     info: the name and version of the server that clients see.
     names: translates names of tools and prompts between clients and parts.

@@ -40,8 +40,8 @@ class ComposedFeatures:
         - `tools`, `prompts` and so on are True if one part has them.
         - The instructions of the parts are joined, each with the name of its part before it.
         - The hints for caches are the strictest of all parts.
-        - Capabilities that concertino does not interpret are joined by name. If two parts declare
-          the same one, the settings of the first part are used, and a warning is logged.
+        - Capabilities that concertino does not interpret are joined by name. If two parts declare a
+          capability, the settings of the first part are used, and a warning is logged.
 
         features: name of the part -> its features, in the order of the composition.
         """

@@ -1,7 +1,7 @@
 """ComposedLists: joins the lists of a composition's parts, page by page.
 
-A part is one of the backends that a composition serves as one. It returns a page as a Struct, or as
-JSON, as proxies do. Items in JSON are passed on as JSON in which only names and URIs are replaced.
+A composition serves several backends, its parts, as one. A part returns a page as a Struct, or, as
+proxies do, as JSON. Items in JSON are passed on as JSON in which only names and URIs are replaced.
 So clients also get fields that this package does not know.
 """
 
@@ -226,8 +226,8 @@ class ComposedLists:
 def parse_cursor(params: Mapping[str, Raw], names: Sequence[str]) -> tuple[int, Mapping[str, Raw]]:
     """Return the index of the part at which a list continues, and the params for that part.
 
-    A part is one of the backends that a composition serves as one. The returned params contain the
-    part's own cursor. Without a cursor in `params`, returns 0 and the params unchanged.
+    A composition serves several backends, its parts, as one. The returned params contain the part's
+    own cursor. Without a cursor in `params`, returns 0 and the params unchanged.
     params: the params of the client's request, with a cursor of the form `PART:CURSOR`.
     names: the names of the parts, in the order of the composition.
     Raises RpcError for a cursor that no list has returned.

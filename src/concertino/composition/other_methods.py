@@ -28,8 +28,8 @@ def has_tasks(features: ServerFeatures) -> bool:
 def find_part(method: str, parts: Mapping[str, ServerFeatures]) -> str:
     """Return the name of the part to which requests with a method of an extension are sent.
 
-    A part is one of the backends that a composition serves as one. Candidates are the parts that
-    accept unknown methods (`ServerFeatures.other_methods`). The first rule that fits decides:
+    A composition serves several backends, its parts, as one. Candidates are the parts that accept
+    unknown methods (`ServerFeatures.other_methods`). The first rule that fits decides:
 
     1. The first candidate that declares a capability to which the method belongs, such as `acme`
        for the method `acme/run`.

@@ -29,15 +29,15 @@ HASH_CHARS = 8
 class PartNames(Protocol):
     """Makes the names that clients see for the tools and prompts of all parts.
 
-    A part is one of the backends that a composition serves as one. Two parts may use the same name
-    for a tool; clients see two different names.
+    A composition serves several backends, its parts, as one. Two parts may use the same name for a
+    tool; clients see two different names.
     """
 
     def set_parts(self, parts: Iterable[str]) -> None:
         """Replace the parts of the composition.
 
-        parts: the names of the parts. If two of them give the same prefix, the first part gets this
-            prefix, and the second part gets another one.
+        parts: the names of the parts. If two names give the same prefix, the first part gets this
+            prefix, and the second part a different prefix.
         """
         ...
 

@@ -29,8 +29,8 @@ __all__ = ["PartContext", "PartView"]
 class PartView:
     """Translates the names, URIs and task ids of one part of a composition.
 
-    A part is one of the backends that the composition serves as one. Methods named `show`
-    translate to what clients see, and methods named `find` to what the part uses.
+    A composition serves several backends, its parts, as one. Methods named `show` translate to what
+    clients see, and methods named `find` to what the part uses.
 
     part: the name of the part.
     names: translates the names of tools and prompts.

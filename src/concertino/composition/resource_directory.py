@@ -28,7 +28,7 @@ AGAIN_S = 5.0
 class ResourceDirectory:
     """Asks the parts of a composition which resources each of them has, and keeps the answers.
 
-    A part is one of the backends that the composition serves as one.
+    A composition serves several backends, its parts, as one.
     parts: name -> backend. The owner of this mapping may add and remove items later.
     owners: records which part each resource belongs to.
     pages: logs the failures of parts, and stores their pages.

@@ -19,7 +19,7 @@ Clashes = Mapping[str, tuple[str, str]]
 class ResourceOwners:
     """Records which part of a composition lists which URIs and URI templates.
 
-    A part is one of the backends that the composition serves as one.
+    A composition serves several backends, its parts, as one.
     maps_uris: what clients see if two parts list the same URI.
         - True: the URI of the part that has listed it first, and the URI of the second part with a
           prefix, such as `notes+file:///a`. The prefix goes when one of the two stops listing it.

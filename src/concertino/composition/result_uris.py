@@ -1,7 +1,7 @@
 """Replaces the URIs of a part of a composition by the URIs that clients see.
 
-A part is one of the backends that a composition serves as one. Clients see a URI of a part with a
-prefix if another part lists the same URI (resource_owners.py). URIs are replaced in the contents of
+A composition serves several backends, its parts, as one. Clients see a URI of a part with a prefix
+if another part lists the same URI (resource_owners.py). URIs are replaced in the contents of
 resources, and in resources and resource links in the content of results and of messages for a
 model. URIs inside texts are not replaced.
 """

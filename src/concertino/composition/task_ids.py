@@ -1,7 +1,7 @@
 """map_task_ids(): translates between a part's own task ids and the ids that clients see.
 
-A part is one of the backends that a composition serves as one. Two parts may use the same task id,
-so clients see the ids with a prefix, such as `math+1`.
+A composition serves several backends, its parts, as one. Two parts may use the same task id, so
+clients see the ids with a prefix, such as `math+1`.
 Spec: 2025-11-25 basic/utilities/tasks; the extension io.modelcontextprotocol/tasks of 2026-07-28.
 """
 

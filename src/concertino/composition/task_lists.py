@@ -41,9 +41,9 @@ async def list_tasks(
 ) -> Raw:
     """Return one page of the joined list of tasks of a composition's parts.
 
-    A part is one of the backends that the composition serves as one. The page has the tasks of the
-    parts one after the other. If a part's list has more pages, the joined page ends with this part.
-    A part whose answer is an error, or is not a page of tasks, is left out.
+    A composition serves several backends, its parts, as one. The page has the tasks of the parts
+    one after the other. If a part's list has more pages, the joined page ends with this part. A
+    part whose answer is an error, or is not a page of tasks, is left out.
     parts: the names of the parts that list tasks, in the order of the composition.
     call: the client's request.
     fetch: called with the name of a part and the request for it; sends the request, and returns the

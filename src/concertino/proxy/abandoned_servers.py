@@ -113,8 +113,8 @@ def end_servers(servers: Iterable[AbandonedServer]) -> bool:
 def _list_own_processes() -> dict[int, ProcessState]:
     """Return the live processes of this user in this pid namespace.
 
-    A server may have started processes of other users and in other namespaces; those are left
-    alone.
+    A server may have started processes of other users or in other namespaces. concertino leaves
+    such processes alone.
     """
     namespace, user = pid_namespace(), os.geteuid()
     return {

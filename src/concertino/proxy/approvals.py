@@ -36,10 +36,11 @@ FORMAT = 1
 class ToolPins(Struct, frozen=True):
     """The approved tools and the present tools of one server with the option `pin`.
 
-    Tools that are new or changed are withheld until the user approves them. Both fields map the
-    name of a tool to the JSON of its definition.
-    approved: the approved tools; None until the server has listed its tools for the first time.
-    seen: the tools in the server's last list; None if all of them are approved.
+    Tools in `seen` that are not in `approved`, or differ there, are withheld until the user
+    approves them. Both fields map the name of a tool to the JSON of its definition.
+    approved: the approved tools; None before the server's first list.
+    seen: the tools in the server's last list; None if all of them are approved, and before the
+        first list.
     """
 
     approved: Mapping[str, str] | None = None
@@ -89,8 +90,8 @@ class ApprovalStore:
     def read(self, path: Path) -> ApprovedFile:
         """Return which servers of a server file this user has approved; perhaps none.
 
-        path: the path of the server file (a JSON or TOML file that lists MCP servers), as it was
-            passed to approve().
+        path: the path of the server file without symbolic links (ServerFile.approval_path), as in
+            all methods.
         Raises UnusableState if the stored approvals cannot be read.
         """
         stored = self.stored_at(path)
@@ -113,14 +114,14 @@ class ApprovalStore:
         definitions: Mapping[str, Definition],
         shown: ApprovedFile | None = None,
     ) -> None:
-        """Approve exactly these servers of a file; for servers with `pin`, also their listed tools.
+        """Approve these servers of a file, and withdraw the approvals of its other servers.
 
-        Earlier approvals of other servers of the file are removed.
+        For a server with the option `pin`, this also approves its `seen` tools (ToolPins).
         path: the server file.
         definitions: name of a server -> its present definition.
-        shown: the approvals as they were when the user was asked. Tools that a server has listed
-            since then are not approved, because the user has not seen them. None to approve the
-            tools that record_tools() has stored last.
+        shown: what read() returned when the user was asked. Tools that a server has listed since
+            then are not approved, because the user has not seen them. None to approve the tools
+            that record_tools() has stored last.
         Raises UnusableState if the approvals cannot be read or written.
         """
         with lock_state(self.folder):
@@ -144,8 +145,9 @@ class ApprovalStore:
     ) -> Mapping[str, str]:
         """Store the tools that a server lists now, and return the approved tools: name -> JSON.
 
-        The tools in the server's first list count as approved. In later lists, the user approves
-        new and changed tools with `concertino approve`; they are not in the result before.
+        The tools in the server's first list count as approved. Tools that are new or changed in
+        later lists are only in the result after the user has approved them with `concertino
+        approve`.
         path: the server file.
         name: the name of the server in this file.
         tools: name of a tool -> the JSON of its definition.

@@ -26,12 +26,12 @@ KEYS = (
 
 
 def read_auth(reader: ValueReader, value: FileValue, label: str) -> AuthTexts:
-    """Return how to obtain an access token for a server: the settings under the key `auth`.
+    """Read the settings under the key `auth`: how to obtain an access token for a server.
 
     Returns name of a setting -> its text, in which `${...}` is not replaced yet.
     reader: checks the types of values and makes the errors, which name the file.
-    value: the value of the key, an object such as `{"client_id": "...", "scopes": [...]}`.
-    label: the path of the key within the file, for errors.
+    value: the value of `auth`, an object such as `{"client_id": "...", "scopes": [...]}`.
+    label: the path of `auth` within the file, for errors.
     Raises InvalidServerFile for an unknown key, a wrong value, and settings that exclude each
     other.
     """

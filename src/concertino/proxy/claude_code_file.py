@@ -98,11 +98,11 @@ def read_project_servers(
     If both have a server of the same name, the project's server is used.
     data: the content of the file.
     source: the path of the file, for errors.
-    wanted: the project's directory. None for the project of `current`, or of the nearest directory
-        above `current` that is a project.
+    wanted: the project's directory. None for the project whose directory is `current`, or is the
+        nearest one above `current`. If there is none, only the user's servers are returned.
     current: the working directory.
-    Raises InvalidServerFile if the file cannot be read. Also raises it if the file does not have
-    the project `wanted`; the text then names the projects that have servers.
+    Raises InvalidServerFile if the data has an error. Also raises it if the file does not have the
+    project `wanted`; the text then names the projects that have servers.
     """
     try:
         lists = list(read_server_lists(data))

@@ -87,16 +87,17 @@ def define_server(
 ) -> Definition:
     """Return the definition of a server: everything that decides which program runs, and how.
 
-    The definition has these members, as far as the entry has them:
+    Returns name of a member -> the member. The members are what the entry has of these values:
 
     - the command, its arguments and the working directory;
-    - the environment variables and HTTP headers, with the commands that print secrets;
+    - the environment variables and HTTP headers;
     - the address, and the OAuth settings for it;
-    - the defaults of the inputs that it refers to;
+    - the defaults of the inputs to which the entry refers;
     - which clients share a process, and whether changed tools are withheld.
 
     References such as `${VAR}` are not replaced: the user who starts this program sets the
-    variables, and trusts them.
+    variables, and trusts them. The same holds for `secret:...`: only where a secret is stored, or
+    which command prints it, is part of the definition.
     entry: the server's entry in `file`.
     env_file: the variables in the server's `envFile`.
     key: the user's secret key for the digests of values that users do not see.
@@ -114,7 +115,7 @@ def define_server(
 
 
 def make_definition(texts: Mapping[str, MemberText], key: bytes) -> Definition:
-    """Make a definition from the texts of its members: compute the digests, and hide secrets.
+    """Make a definition, name of a member -> the member, from the texts of its members.
 
     The texts that users must not see are also hidden in logs from now on.
     texts: name of a member -> its text.

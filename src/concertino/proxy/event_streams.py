@@ -57,8 +57,8 @@ class _Stream(Struct, eq=False):
 class EventStreams:
     """Forwards the requests `events/stream` of a proxy's clients to one server.
 
-    The server sends notifications for such a request until the request ends. The number of open
-    requests is len(streams).
+    The server sends notifications for such a request until the request ends. len() of this object
+    is the number of open requests.
 
     name: the name of the server, for errors.
     """
@@ -82,8 +82,8 @@ class EventStreams:
         notifications too slowly.
         """
         # Copy the params: hold_open() tells the runtime that this request stays open for long, and
-        # the runtime then frees the message. Decode and encode them, because those of a request
-        # over HTTP may contain newlines, which separate messages over stdio.
+        # the runtime then frees the message. Decode and encode the params, because a request over
+        # HTTP may contain newlines, which separate messages over stdio.
         params = {name: Raw(encode(decode(value))) for name, value in call.params.items()}
         call = replace(call, params=params)
         caller = context.caller
@@ -151,9 +151,8 @@ class EventStreams:
     def deliver(self, method: str, params: Mapping[str, Any]) -> bool:
         """Queue a notification of the server for the client, if it belongs to `events/stream`.
 
-        The `_meta` of such a notification contains the id of the request. Returns False if it
-        contains no such id. Returns True otherwise; if no open request has the id, drops the
-        notification. Returns at once.
+        Returns whether it belongs to such a request: its `_meta` then contains the request's id. If
+        this request is not open any more, drops the notification and returns True.
         method, params: the method and the decoded params of the notification.
         """
         meta: object = params.get("_meta")

@@ -51,7 +51,7 @@ class Expander:
     file: the server file, which declares the inputs for `${input:ID}`, and whose workspace replaces
         `${workspaceFolder}`.
     environment: the environment variables for `${VAR}`.
-    inputs: id of an input -> the value that the user gave, which may also be `secret:...`.
+    inputs: id of an input -> the value that the user gave. A value `secret:...` refers to a secret.
     """
 
     def __init__(
@@ -98,9 +98,9 @@ class Expander:
         return "".join(str(part) for part in parts)
 
     def expand_parts(self, template: Template, label: str) -> Parts:
-        """Return a text that may contain secrets, in pieces, with its other references replaced.
+        """Return a text in pieces, with `${...}` replaced except for references to secrets.
 
-        The pieces are strings, and references to secrets. The secrets are read when the server is
+        The pieces are strings, and the references to secrets, which are read when the server is
         started.
         template: the text, with its line and column in the file.
         label: the path of the text within the file, for errors.

@@ -30,14 +30,14 @@ _decode_tool_result = Decoder(CallToolResult).decode
 def to_rpc_error(name: str, error: ConcertinoError, revision: str = "") -> RpcError:
     """Return the error with which a proxy answers a call that has failed.
 
-    An error that the server has sent is returned itself. Any other failure becomes the error -32603
+    If the server has sent an error, returns this error. Any other failure becomes the error -32603
     with the name of the server and the reason; if the server's process has ended, with `exitStatus`
     in its data.
     name: the name of the server.
     error: why the call to the server has failed.
-    revision: the revision of MCP that the server speaks. If both the client and the server are
-        older than 2026-07-28, or neither is, the client gets the server's error code unchanged. ""
-        to translate the code in any case.
+    revision: the revision of MCP that the server speaks. If the client's revision is of the same
+        era (before 2026-07-28 or not), the client gets the code of the server's error unchanged.
+        "" to translate the code for the client in any case.
     """
     if isinstance(error, RpcError):
         # The session of the client reads the attribute.
@@ -65,7 +65,7 @@ def missing_capability(name: str, lacked: Iterable[str], text: str) -> MissingCa
 
     name: the name of the server.
     lacked: the capabilities that the client has not declared.
-    text: the error text with which the server has answered the call.
+    text: the error text with which the server has answered the call. The returned error quotes it.
     """
     names = sorted(lacked)
     reason = f"the server asked for {' and '.join(names)}, which the client has not declared"

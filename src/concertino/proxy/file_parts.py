@@ -115,8 +115,8 @@ def describe_unapproved(
 class FileParts:
     """Holds a Backend for each server of one server file.
 
-    At the start, and when the file or an approval has changed, call update() to get the backends,
-    and then set_options(), which changes the options of running servers.
+    At the start, and when the file or an approval has changed, call update() with the present
+    content of the file to get the backends, and then set_options().
     store: the user's approvals.
     environment: the environment variables for `${VAR}`.
     inputs: id of an input -> the value that the user gave.
@@ -170,7 +170,7 @@ class FileParts:
 
         - For an unchanged server, it is the same object as at the last update().
         - A server that is not approved, or cannot run, gets a backend that refuses all calls. But
-          if it runs with an older definition, which was approved, it continues to run.
+          a server that runs with an older definition, which was approved, keeps its backend.
 
         Call set_options() before using the backends. Raises UnusableState if the approvals cannot
         be read.
@@ -189,7 +189,7 @@ class FileParts:
     async def set_options(self) -> None:
         """Apply changed options to the servers that continue to run after the last update().
 
-        This is not done by update(), which awaits nothing.
+        update() cannot do this itself, because it awaits nothing.
         """
         for part, options in self._new_options:
             await part.set_options(options)

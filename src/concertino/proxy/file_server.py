@@ -36,8 +36,8 @@ __all__ = ["START_S", "FileServer", "WithheldServer"]
 
 log = logging.getLogger("concertino.proxy")
 
-# The default limit for the start of a server, in seconds. It is long because npx and uvx may have
-# to install the server first.
+# The default limit for the start of a server, in seconds. npx and uvx may have to install the
+# server first, which takes long.
 START_S = 300.0
 GUARD_OPTIONS = ("allow", "deny", *GUARD_KEYS)
 
@@ -51,10 +51,10 @@ class FileServer:
     launch: the program or the address. It contains references to secrets, which start() reads.
     options: the options of the entry.
     start_timeout_s: how long the start may take, in seconds; None for 300.
-    pin: wraps a Backend in PinnedTools, which withholds changed tools; None if the entry does not
-        have the option `pin`.
-    cache: stores the features and lists of servers for their next start; None to store none. It is
-        not used if `pin` is given.
+    pin: called with a Backend; returns a PinnedTools around it, which withholds changed tools. None
+        if the entry does not have the option `pin`.
+    cache: stores the features and lists of servers for their next start; None to store none. With
+        `pin`, the cache is not used.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class FileServer:
         self._cache = cache if options.cache and pin is None else None
         # The wrapper that withholds changed tools, if there is one.
         self._pinned: PinnedTools | None = None
-        # These are None before start(). The notifier of the clients:
+        # Sends notifications to the clients; None before start().
         self._outlet: Notifier | None = None
-        # The started server, without guards and transforms.
+        # The started server, without guards and transforms; None before start().
         self._server: _StartedServer | None = None
-        # The outermost wrapper of the started server. Calls go to this backend.
+        # The outermost wrapper of the started server, to which calls go; None before start().
         self._served: Backend | None = None
         self._features_before_start = features_before_start(name)
 

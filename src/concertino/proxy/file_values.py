@@ -24,7 +24,8 @@ Scalar: TypeAlias = str | int | float | bool | None
 class FileValue(Struct, frozen=True):
     """A value of a file, with the position of its first character.
 
-    content: a plain value, a tuple with the items of a list, or the members of an object by name.
+    content: a string, a number, a boolean or None; or a tuple with the items of a list; or a
+        mapping with the members of an object by name.
     line, column: the position in the file, counted from 1.
     """
 

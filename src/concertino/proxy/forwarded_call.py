@@ -39,9 +39,8 @@ class Question:
     method, params: the method and the undecoded params of the request.
 
     Attributes:
-    answer: a future. Its result is the client's result, undecoded; if there is none, its exception
-        is the RpcError that the server gets. The future is cancelled if the server no longer waits
-        for the answer.
+    answer: a future for the client's undecoded result. If the question fails, the future gets the
+        RpcError for the server. If the server no longer waits for the answer, it is cancelled.
     """
 
     __slots__ = ("answer", "method", "params")
@@ -101,10 +100,10 @@ class CallbackCall(ForwardedCall, eq=False):
     SuspendableCall continues the call, and a task waits for the result.
 
     call: the client's request.
-    caller: the client as the runtime knows it, whose pass_result() is called for the result.
+    caller: `context.caller`.
     revision: the revision of the server.
-    runner: the part of the runtime that has begun this call. runner.end_call() gets the result or
-        the error, and sends it to the client.
+    runner: the part of the runtime that has begun this call. runner.end_call(slot, ...) gets the
+        result or the error, and sends it to the client.
     slot: the object by which the runner identifies this call.
 
     Attributes:
@@ -135,16 +134,16 @@ class CallbackCall(ForwardedCall, eq=False):
 class SuspendableCall(ForwardedCall, eq=False):
     """A call to a server that can wait for answers of its client over several client requests.
 
-    It is for a client of 2026-07-28 and an older server. When the server asks the client something,
-    the client's request is answered with the question, while the call to the server goes on. The
-    client's next request contains the answer.
+    The client speaks 2026-07-28, and the server is older. When the server asks the client
+    something, the client's request is answered with the question, while the call to the server goes
+    on. The client's next request contains the answer.
 
     server_result: a task or future for the server's result. Cancelling it cancels the call at the
         server.
 
     Attributes:
-    undeclared: client capabilities that the server's requests needed, but that the client has not
-        declared. These requests were refused.
+    undeclared: the capabilities for which requests of the server were refused, because the client
+        has not declared them.
     """
 
     server_result: asyncio.Future[Raw]

@@ -34,8 +34,9 @@ class Heartbeat:
     every_s: the time of silence after which progress is sent, in seconds.
     describe: returns the message of the progress. Its argument is how long the call has waited, in
         seconds.
-    step: each heartbeat adds max(step, step * progress). Keep it small: MCP requires that progress
-        increases, so the sum must stay below the server's next progress.
+    step: each heartbeat increases the progress by this number, or by this share of the progress if
+        that is more. Keep it small: MCP requires that progress increases, so the sum must stay
+        below the server's next progress.
     """
 
     def __init__(

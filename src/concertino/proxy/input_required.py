@@ -27,9 +27,9 @@ __all__ = [
     "ParkedState",
     "ServerState",
     "read_state",
-    "restore",
     "to_input_required",
     "to_parked_question",
+    "to_server_call",
 ]
 
 # Nearly all servers write resultType first, so a complete result begins with these bytes.
@@ -51,7 +51,7 @@ class _InputRequiredResult(Struct, rename="camel"):
 class ServerState(Struct, array_like=True, tag="server"):
     """The `requestState` that a proxy gives its client if the server speaks 2026-07-28.
 
-    asked: the keys of the server's last questions.
+    asked: the keys of the server's last questions in `inputRequests`.
     state: the server's `requestState`, as JSON; `null` if the server has sent none.
     """
 
@@ -93,8 +93,9 @@ def to_input_required(raw: Raw) -> InputRequired | None:
 
 
 def to_parked_question(questions: Mapping[str, Raw], handle: bytes) -> InputRequired:
-    """Return the InputRequired for a parked call: its questions, and a ParkedState as its state.
+    """Return an InputRequired with the questions of a parked call, and a ParkedState as its state.
 
+    A parked call goes on at the server while the client is asked.
     questions: key -> the question, as a member of `inputRequests`.
     handle: the key of the call in ParkedCalls.
     """
@@ -102,19 +103,22 @@ def to_parked_question(questions: Mapping[str, Raw], handle: bytes) -> InputRequ
 
 
 def read_state(state: bytes) -> ServerState | ParkedState:
-    """Decode the state in a repeated call. Raises RpcError if it is not a proxy's state."""
+    """Decode the `requestState` that a client has sent back with its answers.
+
+    Raises RpcError if it is not a state of a proxy.
+    """
     try:
         return _decode_state(state)
     except DECODE_ERRORS:
         raise invalid_params("requestState: not one of this proxy's") from None
 
 
-def restore(call: Call, state: ServerState) -> Call:
-    """Return a repeated call as the server expects it.
+def to_server_call(call: Call, state: ServerState) -> Call:
+    """Return the call that the server gets when a client repeats its call with answers.
 
     The result has the server's own `requestState`, and only the answers to the server's last
     questions.
-    call: the call that the client has repeated, with its answers.
+    call: the client's call, with its answers.
     state: the state in this call, decoded by read_state().
     """
     answers: Mapping[str, Raw] = {

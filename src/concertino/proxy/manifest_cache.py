@@ -174,8 +174,8 @@ def identify(
 
     - the command, its arguments and the working directory;
     - the path of the program, its size and the time when it was written;
-    - the names, but not the values, of the environment variables; inherited names only if the
-      server does not inherit the whole environment of the proxy;
+    - the names, but not the values, of the environment variables in `server.env`, and of the
+      inherited ones, unless the server inherits all variables of the proxy;
     - the era and the principal.
 
     server, era, principal: the same as for ManifestCache.file_of().

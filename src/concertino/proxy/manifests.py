@@ -152,7 +152,7 @@ class Manifests:
 
 
 async def read_manifest(client: Client) -> Manifest:
-    """Read the manifest of a server: its features, and its lists as far as they may be stored.
+    """Read the manifest of a server: its features, and those of its lists that may be stored.
 
     client: the Client that is connected to the server.
     Raises DecodeError for a malformed list. A list that the server refuses is left out.
@@ -192,7 +192,7 @@ async def _read_list(
     large, or if it has more than MAX_PAGES pages.
     """
     is_modern = by_name[client.protocol_version].modern
-    # All members of the first page. The result has these, with the items of all pages.
+    # All members of the first page. The result has these members, but the items of all pages.
     first: dict[str, Raw] = {}
     items: list[Raw] = []
     cursor: str | None = None
@@ -264,14 +264,14 @@ def make_manifests(
     cache: ManifestCache | None,
     lazy: bool,
 ) -> Manifests | None:
-    """Return the Manifests of a server; None without a cache, and if the target is no command.
+    """Return the Manifests of a server; None if `cache` is None, or if the target is no command.
 
     name: the name of the server, for the log.
     target: the server, as for Client. Only a command has manifests: it runs a program on this
         machine, and a changed file of the program shows that the server has changed.
     era: which MCP revisions the proxy speaks with the server: "legacy" (up to 2025-11-25), "modern"
         (2026-07-28), or "auto". Each era has its own manifests.
-    cache: stores the manifests in files; None to have no Manifests.
+    cache: stores the manifests in files.
     lazy: whether a server with a manifest is started only when a call needs it.
     """
     if cache is None or isinstance(target, str):

@@ -73,8 +73,7 @@ class ParkedCalls:
     def cancel(self, calls: frozenset[SuspendableCall] | None = None) -> None:
         """Cancel waiting calls at their server.
 
-        calls: the calls to cancel, of which those that do not wait are left alone; None to cancel
-            all waiting calls.
+        calls: the calls to cancel, as far as they wait; None to cancel all waiting calls.
         """
         for handle, (call, timer) in list(self._calls.items()):
             if calls is None or call in calls:

@@ -114,10 +114,10 @@ class PinnedTools(BackendWrapper):
         self._is_current = False
 
     def set_pins(self, pins: ToolPins | None) -> bool:
-        """If the approved tools have changed, make the next call compare the tools again.
+        """Return whether the approved tools have changed since the last comparison.
 
-        Returns whether they differ from the approved tools of the last comparison.
-        pins: the present approvals of this server; None if there are none.
+        If so, the next call compares the tools again.
+        pins: the present approvals of this server; None if there are none, which is no change.
         """
         approved = None if pins is None else pins.approved
         # Before the first comparison, and without approvals, nothing can differ.
@@ -173,21 +173,20 @@ def _to_json(tool: Any) -> str:
 
 
 def compare_tools(
-    approved: Mapping[str, str], seen: Mapping[str, str], label_before: str = "approved"
+    before: Mapping[str, str], now: Mapping[str, str], label_before: str = "approved"
 ) -> list[str]:
-    """Return a unified diff, as lines, of the tools that are new or differ from the approved tools.
+    """Return a unified diff, as lines, of the tools in `now` that are new or changed.
 
-    Returns [] if there are none. A tool that is missing in `seen` is not reported, because nobody
-    can call it.
-    approved, seen: name of a tool -> its JSON, before and now.
-    label_before: the word for the version before in the header lines of the diff, such as
-        `--- approved/add`.
+    Returns [] if there are none. Tools that are missing in `now` are not reported, because nobody
+    can call them.
+    before, now: name of a tool -> its JSON.
+    label_before: the word for `before` in the header lines of the diff, such as `--- approved/add`.
     """
     lines: list[str] = []
-    for name, text in seen.items():
-        if (before := approved.get(name)) == text:
+    for name, text in now.items():
+        if (old_text := before.get(name)) == text:
             continue
-        old = [] if before is None else _to_lines(before)
+        old = [] if old_text is None else _to_lines(old_text)
         label = escape_controls(name)
         diff = unified_diff(
             old, _to_lines(text), f"{label_before}/{label}", f"now/{label}", lineterm=""

@@ -124,8 +124,8 @@ def has_ended(name: str) -> bool:
 def is_old(path: AnyPath) -> bool:
     """Return whether a socket was made more than a minute ago.
 
-    If such a socket refuses connections, the process that has made it was killed: a newer one may
-    not listen yet. Returns True for a socket that was removed meanwhile.
+    By then its process listens: if the socket refuses connections, the process was killed. Returns
+    True for a socket that was removed meanwhile.
     """
     try:
         return time.time() - os.stat(path).st_mtime > OPENING_S

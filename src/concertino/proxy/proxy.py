@@ -52,7 +52,7 @@ from concertino.proxy.failures import to_rpc_error
 from concertino.proxy.features import features_before_start, features_of
 from concertino.proxy.heartbeat import Heartbeat
 from concertino.proxy.idle_timer import IdleTimer
-from concertino.proxy.input_required import ParkedState, read_state, restore
+from concertino.proxy.input_required import ParkedState, read_state, to_server_call
 from concertino.proxy.manifest_cache import Manifest, ManifestCache
 from concertino.proxy.manifests import (
     changed_lists,
@@ -114,13 +114,13 @@ class Proxy:
         - "shared": all clients share one.
         - "principal": the clients of one verified user share one.
         - "session": each client has its own.
-        - "auto" (the default): "principal". But "session" for a server older than 2026-07-28 that
-          has log levels, or that asks its client something.
+        - "auto" (the default): like "session" for a server older than 2026-07-28 that has log
+          levels or asks its client something; like "principal" for any other server.
 
     Its start and end:
 
     restart: when to restart a server that has ended. By default it is restarted soon, up to ten
-        times in a row. Then it stays down until a call comes half a minute after the last try.
+        times in a row. Half a minute after the last try, the next call starts it again.
     connect_s: how long the start of the server, or the connection to it, may take, in seconds.
     opening_s: how long a client's first request waits for the server to start, in seconds. After
         that the request is refused, and the error contains the last line of the server's stderr.
@@ -141,8 +141,8 @@ class Proxy:
         nothing.
     lazy: whether to start the server only when a call needs it, if its features and lists are in
         the cache.
-    Raises ValueError for a time that is not positive, and for `ping_s` with a target that cannot be
-    started or connected to again.
+    Raises ValueError for a time that is not positive, and for `ping_s` with a Backend or Connection
+    as target, because these cannot be started again.
     """
 
     def __init__(
@@ -234,8 +234,10 @@ class Proxy:
     async def start(self, outlet: Notifier) -> None:
         """Start the server or connect to it, and wait until it has started.
 
-        If the server's features and lists are in the cache, does not wait. With `lazy`, does not
-        start the server either. Raises ConcertinoError if the server cannot be started or reached.
+        If the server's features and lists are in the cache, returns at once: the server starts in
+        the background or, with `lazy`, only when a call needs it.
+        outlet: the notifier that sends notifications to the clients.
+        Raises ConcertinoError if the server cannot be started or reached.
         """
         self._outlet = self._maker.outlet = outlet
         add_source(self._server_statuses)
@@ -261,7 +263,7 @@ class Proxy:
         """Replace each running process of the server by a new process, which gets all new calls.
 
         Returns when the new processes serve. Running calls finish in the old processes, which are
-        then ended. If no process runs, because start() has failed, a process is started.
+        then ended. If no process runs, for example because start() has failed, starts one.
         Raises ConcertinoError if a new process does not start; then the old ones continue to serve.
         """
         had_none = not self._pool.list_open()
@@ -317,7 +319,7 @@ class Proxy:
             if isinstance(state, ParkedState):
                 return await resume_parked(self._maker.settings, state, call, context)
             # The server speaks 2026-07-28, and has asked with a `requestState` of its own.
-            call = restore(call, state)
+            call = to_server_call(call, state)
         session = context.caller.session
         upstream = self._pool.find_for_session(session)
         if upstream is None and call.method in LIST_METHODS:

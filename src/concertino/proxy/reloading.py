@@ -122,9 +122,9 @@ class ReloadingProxy(BackendWrapper):
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         """Forward a call to the newest saved code. Waits at most 10 s for that code to start.
 
-        If that code does not start in this time, the first tools/call, which may be this one, gets
-        the reason as its result and is not forwarded. All other calls go to the older code, which
-        still runs. Raises RpcError with the reason if no older code runs either.
+        If that code does not start, one tools/call is not forwarded, and gets the reason as its
+        result: this call or the next one. All other calls go to the older code, which still runs.
+        Raises RpcError with the reason if no older code runs either.
         """
         await self._wait_for_new_code()
         if not self._serves:

@@ -48,16 +48,14 @@ class RunningServer(Struct, frozen=True):
         the name of the program that has started the proxy.
     server: the name of the server.
     state: such as `running`, `idle` or `crash loop`; ServerStatus explains all states.
-    pid: the id of the server's process; None if it has none.
-    age_s: the time since the start of this process, in seconds; None if there is no process, or no
-        /proc on this system.
-    memory_bytes: the resident memory of the server's process group; None in the same cases as for
-        `age_s`.
+    pid: the id of the server's process; None if the server has none.
+    age_s: how long the process has run, in seconds; None if there is no process, or no /proc.
+    memory_bytes: the resident memory of the process group; None in the same cases as `age_s`.
     calls: the number of requests that all processes of the server have got.
     restarts: how many times the server was restarted.
-    last_error: why its process has ended the last time, or why it does not run; "" if it never
-        failed.
-    stray: the number of lines that this process has printed to stdout and that are no messages.
+    last_error: why the last process of the server has ended, or why the server does not run; "" if
+        the server never failed.
+    stray: the number of lines that the process has printed to stdout and that are no messages.
     last_stray: the last of these lines, shortened and without secrets; "" if there are none.
     """
 

@@ -77,7 +77,7 @@ class SecretReference(Struct, frozen=True):
 def parse_secret(text: str) -> SecretReference:
     """Parse a reference to a secret.
 
-    text: what follows `secret:`, such as `NAME` or `file:PATH`.
+    text: what follows `secret:`: `NAME`, `file:PATH` or `command:WORDS`.
     Raises ValueError for any other text. Its message names the forms that are expected.
     """
     kind, colon, rest = text.partition(":")

@@ -110,7 +110,7 @@ class ServerFile(Struct, frozen=True):
     servers: the servers, in the file's order, including those that are not enabled.
     inputs: id -> an input, a value that the user gives when the servers are started.
     warnings: messages for the user. Each begins with the file, line and column that it is about.
-    tools: whether clients get a search for tools in place of a long list of tools.
+    tools: the options of the search that clients may get in place of a long list of tools.
     project: the directory of the project in Claude Code's file; "" for other files.
     """
 

@@ -32,21 +32,21 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     deny: patterns for what clients do not see, even if `allow` matches it.
     rename: the server's name of a tool -> the name that clients see.
     tools: the server's name of a tool -> its changes, such as other texts and arguments.
-    prompts_as_tools, resources_as_tools: whether clients that support only tools also get the
-        prompts or resources, by tools such as `get_prompt`.
+    prompts_as_tools, resources_as_tools: whether to offer the prompts or resources also by tools
+        such as `get_prompt`, for clients that support only tools.
     rate_limit, max_in_flight, timeout_s, max_result_bytes, redact: limits for the calls of tools,
         as for a Guard (guards/guard.py). In the file they are in the object `guards`.
     isolation: which clients share a process of the server: "principal" for those of one user,
         "session" for none; "auto" to let the Proxy choose between these two.
-    shared: whether all clients share one process, even those of different users. An entry must not
-        have both `shared` and `isolation`.
+    shared: True if all clients share one process, even those of different users. An entry with
+        `shared` must not have `isolation`.
     idle_s: the time without calls after which a process is ended, in seconds; None for never.
     ping_s: how often to ping the server, in seconds. If the server then sends nothing for the same
         time, it is started again. None for never.
     heartbeat_s: if the server sends nothing about a call for this time, in seconds, concertino
         sends progress to the client.
-    cache: whether to answer first requests with the lists of the server's last run.
-    lazy: whether to start a server that is in the cache only for the first call that needs it.
+    cache: whether clients get the lists of the server's last run until it has started.
+    lazy: whether a server whose lists are in the cache is started only when a call needs it.
     pin: whether to withhold tools whose definition has changed since the approval.
     inherit: the names of environment variables that the server gets from this process.
     auth: how concertino obtains an OAuth access token for a server with a `url`: name of a setting
@@ -76,7 +76,7 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     auth: AuthTexts = {}
 
 
-# The keys of the object `guards`, and those of `x-concertino` itself.
+# The keys of the object `guards`, and the keys of `x-concertino`.
 GUARD_KEYS = ("rate_limit", "max_in_flight", "timeout_s", "max_result_bytes", "redact")
 OPTION_KEYS = (
     "allow", "deny", "rename", "tools", "prompts_as_tools", "resources_as_tools", "guards",

@@ -39,9 +39,9 @@ class ServerQuestions:
 
     calls: the pending calls, the newest last. The Upstream that owns this dict adds and removes
         them.
-    suspend: replaces a CallbackCall in `calls` by a SuspendableCall, and returns it. Called before
-        a client of 2026-07-28 is asked: this client gets the question in the response to its call,
-        so the call must be able to wait for the next request, which contains the answer.
+    suspend: replaces a CallbackCall in `calls` by a SuspendableCall, and returns the new call.
+        Called before a client of 2026-07-28 is asked. Such a client gets the question as the
+        response to its request; a SuspendableCall can wait for the next request with the answer.
 
     Attributes:
     waiting: the questions that came when no client could be asked. They wait for the next call
@@ -126,7 +126,7 @@ class ServerQuestions:
             raise RpcError(INTERNAL_ERROR, f"Internal error: {CLIENT_HAS_LEFT}") from None
 
     def adopt(self, call: ForwardedCall) -> None:
-        """Ask the client of a new call the `waiting` questions.
+        """Ask the client of a new call all questions in `waiting`.
 
         Returns at once. Does nothing if this client cannot be asked.
         """
@@ -140,7 +140,7 @@ class ServerQuestions:
             question.answer.add_done_callback(partial(_stop_asking, asking))
 
     def refuse_for(self, session: CallerSession) -> None:
-        """Answer with an error each question that waits for a client, because the client has left.
+        """Answer the questions to a client with an error, because this client has left.
 
         session: the session of the client.
         """

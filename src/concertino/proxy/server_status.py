@@ -52,18 +52,18 @@ class ServerStatus(Struct, frozen=True, omit_defaults=True):
     server: the name of the server.
     state: one of these:
         - `running`, `starting` or `restarting`.
-        - `crash loop`: it has ended ten times in a row. Only a call that comes at least half a
-          minute later starts it again.
-        - `idle`: the next call starts it.
-        - `waits for approval`: the user has not approved it.
-        - `failed`: its first start has failed; the next call tries again.
-    pid: the id of its process; 0 if it has none.
-    calls: the number of requests that all its processes have got.
-    restarts: how many times it was restarted.
+        - `crash loop`: the server has ended ten times in a row. Half a minute after the last try,
+          the next call starts it again.
+        - `idle`: the next call starts the server.
+        - `waits for approval`: the user has not approved the server.
+        - `failed`: the first start has failed; the next call tries again.
+    pid: the id of the server's process; 0 if the server has none.
+    calls: the number of requests that all processes of the server have got.
+    restarts: how many times the server was restarted.
     host: the name that the newest client sent for its application; "" before the first client.
-    last_error: why its process has ended the last time, or why it does not run; "" if it never
-        failed.
-    stray: the number of lines that its present process has printed to stdout and that are no
+    last_error: why the last process of the server has ended, or why the server does not run; "" if
+        the server never failed.
+    stray: the number of lines that the present process has printed to stdout and that are no
         messages of MCP.
     last_stray: the last of these lines, shortened and without secrets; "" if there are none.
     """
@@ -80,10 +80,10 @@ class ServerStatus(Struct, frozen=True, omit_defaults=True):
 
 
 class ProxyStatus(Struct, frozen=True):
-    """What a process with servers behind it sends to `concertino ps`.
+    """The answer of one proxy process to `concertino ps`.
 
-    pid: the id of this process, and not of a server.
-    servers: the states of its servers.
+    pid: the id of the proxy process.
+    servers: the states of the servers to which it passes calls.
     """
 
     pid: int

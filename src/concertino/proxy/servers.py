@@ -43,8 +43,7 @@ log = logging.getLogger("concertino.proxy")
 # How long clients wait for slow servers, in seconds: for their start, and for their lists.
 START_S = 3.0
 # How long the runtime should hold back a client's first request while this backend starts, in
-# seconds. It is longer than START_S, so that the composition has started before the request is
-# answered.
+# seconds: longer than START_S, so that the composition has started before the request is answered.
 OPENING_S = START_S + 0.5
 # How the servers are composed to one Backend. Servers may be missing, and a slow server does not
 # delay other servers. A server that cannot start is tried again after each of the pauses in
@@ -82,8 +81,8 @@ class Servers(BackendWrapper):
     cache: stores the features and lists of servers for their next start; None to store none.
 
     Attributes:
-    tools: whether the file asks for a tool search (ToolSearch). This backend does not contain one:
-        the program that serves the backend wraps it.
+    tools: the file's options for a ToolSearch. This backend does not contain one: whoever serves
+        the backend must wrap it in a ToolSearch.
 
     Raises InvalidServerFile, and UnusableState if approvals cannot be read or written.
     """

@@ -60,8 +60,8 @@ class ServerSharing:
     def principal_of(self, session: CallerSession | None) -> bytes:
         """Return the identity of the user for whom a session's lists are stored in the cache.
 
-        These are the lists of tools, prompts and resources that the server sends. Returns b"" if
-        all sessions share the lists, if the user is not verified, and for a call without a session.
+        The lists are those of tools, prompts and resources. Returns b"" if all sessions share them,
+        if the user is not verified, and for a call without a session.
         """
         if session is None or self._isolation == "shared":
             return b""

@@ -82,7 +82,7 @@ class SourceFiles:
 
     @property
     def poll_s(self) -> float:
-        """How long to wait between two checks that no call asks for, in seconds."""
+        """Return how long a caller should wait between two regular checks, in seconds."""
         return max(POLL_S, POLL_SHARE * self.scan_s)
 
     async def check(self) -> bool:
@@ -128,7 +128,7 @@ class SourceFiles:
         self._threads.close()
 
     def have_changed(self) -> bool:
-        """Do the same as check(), but always in the calling thread."""
+        """Return the result of check(), computed in the calling thread."""
         return self._scan() != self._seen
 
     def accept(self) -> list[str]:
@@ -141,7 +141,7 @@ class SourceFiles:
         return [path for path in paths if before.get(path) != self._seen.get(path)]
 
     def has_content(self, path: str) -> bool:
-        """Return whether a file was there, and not empty, at the last accept()."""
+        """Return whether a file existed, and was not empty, at the last accept()."""
         _mtime_ns, size, _inode = self._seen.get(path, (0, 0, 0))
         return size > 0
 

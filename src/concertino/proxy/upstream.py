@@ -75,8 +75,8 @@ class UpstreamSettings(Struct, frozen=True):
 
     An upstream is a connection of the proxy to its server.
     name: the name of the server, for logs and errors.
-    place: the word for the server in messages such as `NAME is still starting; PLACE has not
-        answered initialize`: its address; "it" if it has none, or if the name is the address.
+    place: how messages mention the server after its name, as in `NAME is still starting; PLACE has
+        not answered initialize`: its address; "it" if it has none, or if the name is the address.
     make_client: makes a Client of the server, which is not open yet.
     heartbeat_s: if the server sends nothing about a call for this time, in seconds, the proxy
         itself sends progress to the client. None for never.
@@ -99,9 +99,9 @@ class OpeningOptions(Struct, frozen=True):
 
     capabilities: the client capabilities to declare to a server of a revision before 2026-07-28.
     era: "legacy" to open it with `initialize` (revisions up to 2025-11-25); "modern" to speak
-        2026-07-28; "auto" to find out what the server speaks. An async function without arguments
-        is like "auto": it is called after the server was started, and returns whether to try
-        `initialize` before 2026-07-28.
+        2026-07-28; "auto" to find out what the server speaks. Or an async function, to find it out
+        and to choose what to try first: called without arguments after the server was started,
+        returns True for `initialize` and False for 2026-07-28.
     """
 
     capabilities: Mapping[str, Any]
@@ -228,8 +228,8 @@ class Upstream:
     async def close_after_calls(self) -> None:
         """Wait until all pending calls have ended, then close the connection.
 
-        Requests `events/stream` have no end of their own, so it does not wait for their ends. They
-        get an error.
+        Does not wait for requests `events/stream`, which do not end by themselves: they get an
+        error.
         """
         try:
             # Poll, because with an event each call would have to set it.

@@ -77,10 +77,9 @@ class UpstreamMaker:
         return self._make(client.capabilities, prefers_handshake)
 
     def make_again(self, before: Upstream | None) -> Upstream:
-        """Return an upstream (connection to the server) for a new process, in place of an old one.
+        """Return an upstream (connection to the server) that replaces another, with its options.
 
-        The new one has the OpeningOptions of the old one.
-        before: the upstream to replace; None if there is none, to do the same as make_first().
+        before: the upstream to replace; None to return what make_first() returns.
         """
         if before is None:
             return self.make_first()

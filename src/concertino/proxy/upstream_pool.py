@@ -36,8 +36,8 @@ class Opening(Struct, frozen=True):
     """The opening of an upstream, a connection to the server.
 
     upstream: the upstream that is being opened.
-    task: the task that opens it. Its result is the upstream that the waiting sessions must use:
-        another one than `upstream` if renew() has opened one for them meanwhile.
+    task: the task that opens it. Its result is the upstream for the waiting sessions: `upstream`,
+        or the one that renew() has opened for them meanwhile.
     """
 
     upstream: Upstream
@@ -126,12 +126,12 @@ class UpstreamPool:
         """Begin to open an upstream (connection to the server) for the sessions with this key.
 
         Returns at once; `task` of the result opens the upstream.
-        key: what ServerSharing.key_of() returns for these sessions: sessions with equal keys share
-            a connection. FIRST if no session is known yet.
+        key: what ServerSharing.key_of() returns for these sessions; FIRST to make the upstream the
+            `unclaimed` one, before any session is known.
         upstream: the connection, which is not open yet.
         on_opened: called with the upstream when it is open, before any session uses it.
-        owner: the only session for which it is opened. If the session ends first, the upstream is
-            closed. None if several sessions may use it.
+        owner: the only session that may use the upstream, which is closed if the session ends
+            before it is open. None if several sessions may use it.
         Raises Disconnected if the proxy was closed.
         """
         self._check_open()
@@ -223,12 +223,12 @@ class UpstreamPool:
         """Replace each open upstream by a new one, for example after the server's code has changed.
 
         An upstream is a connection to the server. If none is open, opens one. Returns when all new
-        ones are open. Each old one is closed in the background when its calls have ended.
+        upstreams are open. The old ones are closed in the background when their calls have ended.
         make: called with each open upstream, or with None if none is open; returns the upstream
             that will replace it, which is not open yet.
-        Returns the new upstreams. A new one is closed if the old one has ended meanwhile.
-        Raises ConcertinoError if a new upstream cannot be opened or if the proxy was closed; then
-        the old ones stay.
+        Returns the new upstreams, without those that are closed again because the old upstream has
+        ended meanwhile. Raises ConcertinoError if a new upstream cannot be opened or if the proxy
+        was closed; then the old upstreams stay.
         """
         self._check_open()
         renewal = asyncio.get_running_loop().create_task(self._renew(make))

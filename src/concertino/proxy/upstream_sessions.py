@@ -29,8 +29,8 @@ CHANGES: Mapping[str, ChangeKind] = {
 class UpstreamSessions(set[CallerSession]):
     """The client sessions that have made calls over one upstream, a connection to the server.
 
-    This is a set of the sessions, with methods that notify their clients, and with what must move
-    together with the sessions if another upstream replaces this one.
+    This is a set of the sessions, with methods that notify their clients. If another upstream
+    replaces this one, take_over() moves the sessions.
 
     outlet: the Notifier of the proxy. It is notified of the changes that the server reports while
         the set is empty.

@@ -30,8 +30,8 @@ class WarmProgram:
     """A target of a Client, with processes of its server program that were started in advance.
 
     open() returns a waiting process. If none waits, as at the first call, it starts one. Soon after
-    each open(), more processes are started, until SPARES processes wait. The program must wait for
-    its first input before it reads anything that may change, such as the user's file.
+    each open(), more processes are started, until two wait. The program must wait for its first
+    input before it reads anything that may change, such as the user's file.
 
     name: the name of the server.
     command: the program and its arguments.

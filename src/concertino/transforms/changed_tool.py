@@ -40,7 +40,7 @@ HIDDEN = "[hidden]"
 # in too many texts by chance.
 LEAST_SECRET = 3
 # What precedes and follows the name of an argument in error messages of servers, such as "'id' is
-# required" and "field id: ...". Without these, the name may be any word of the text.
+# required" and "field id: ...". A name without such context may be any word of the text.
 BEFORE = r"(?:['\"`.$/\[]|^[^\S\n]*|\b(?:field|argument|parameter|property|key|input)s?:?\s+)"
 AFTER = r"(?=['\"`.\]/:,]|\s*$|\s+(?:is|must|should|was|field|argument|parameter|property)\b)"
 
@@ -80,8 +80,8 @@ class ChangedTool:
             if argument.name is not None and argument.name != own
         }
         self._own_names = {shown: own for own, shown in self._renamed.items()}
-        # The names that clients may not send: hidden arguments, and the old names of renamed ones,
-        # unless another argument has that name now.
+        # The names that clients may not send: the names of hidden arguments, and the old names of
+        # renamed arguments, unless another argument has the name now.
         self._refused = {*self._hidden, *self._renamed} - self._own_names.keys()
         self._replace_names = self._make_replacement(hidden)
 

@@ -53,7 +53,7 @@ COVERAGE = 0.35
 NAMED = 0.8
 # If a query contains a prefix word of a tool, the tool's score is multiplied by 1 + this number. A
 # prefix word is one of the first two words of the tool's name, is not a verb, and is in the names
-# of at least PREFIX_TOOLS tools. So it probably names a server, or a part of one.
+# of at least PREFIX_TOOLS tools. Such a word probably names a server, or a part of a server.
 PREFIXED = 0.5
 PREFIX_TOOLS = 5
 # The score of a tool is multiplied by a number from ACTION_FLOOR to 1 that says how well its action
@@ -220,10 +220,11 @@ class ToolIndex:
         """Return how well the action of a tool agrees with a task's, from ACTION_FLOOR to 1."""
         if not actions:
             return 1.0
-        own = self._actions[number]
-        if not own:
+        tool_actions = self._actions[number]
+        if not tool_actions:
             return ACTION_UNKNOWN
-        return ACTION_FLOOR + (1 - ACTION_FLOOR) * max(actions.get(action, 0.0) for action in own)
+        agreement = max(actions.get(action, 0.0) for action in tool_actions)
+        return ACTION_FLOOR + (1 - ACTION_FLOOR) * agreement
 
     def _expand_query(self, query: str) -> list[Mapping[str, float]]:
         """Return for each word of a query the terms to look for, with their weights.

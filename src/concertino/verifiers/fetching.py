@@ -49,9 +49,9 @@ class IssuerClient:
         self._requests = SingleRequests()
 
     def check_url(self, url: str) -> None:
-        """Raise ValueError if a URL that the operator has configured must not be used.
+        """Check a URL that the operator has configured.
 
-        It must not be used if it is malformed, or neither https nor of this machine.
+        Raises ValueError if the URL is malformed, or neither https nor of this machine.
         """
         _parse(url)
 
