@@ -49,7 +49,7 @@ __all__ = [
     "argument_check_of",
     "argument_verdict",
     "call_starter_of",
-    "has_method_of",
+    "is_overridden",
     "operation_handler_of",
     "param_headers_of",
     "param_headers_reader",
@@ -68,11 +68,10 @@ BeginCall: TypeAlias = "Callable[[Call, Context, HooksSlot], Work]"
 
 
 class HooksSlot(Protocol):
-    """The object in which CallStarter.begin() stores the functions that the runtime calls later.
+    """The object of one call, in which CallStarter.begin() stores the hooks of the call.
 
-    The runtime passes one for each call. It is the SessionRequest, which represents one request of
-    a client.
-    hooks: the functions that the runtime calls when the call ends; None for no functions.
+    The runtime passes the SessionRequest, which represents one request of a client.
+    hooks: the functions that the runtime calls when the call ends; None if there are none.
     """
 
     hooks: CallHooks | None
@@ -81,7 +80,7 @@ class HooksSlot(Protocol):
 class ArgumentsRefused(Exception):
     """Raised by a backend instead of calling a handler, if the arguments of the call are invalid.
 
-    A guard around the backend does not count such a call against a rate limit.
+    A guard, a wrapper that limits calls, does not count such a call against a rate limit.
     result: the result that becomes the response to the call.
     """
 
@@ -91,13 +90,12 @@ class ArgumentsRefused(Exception):
 
 
 class ArgumentVerdict:
-    """Records whether the arguments of a call were refused, for a guard that cannot check them.
+    """Records whether the arguments of one call were refused.
 
-    A guard, a wrapper that limits calls, does not count calls with invalid arguments. It sets the
-    context variable `argument_verdict` to a new object before each call, and reads `refused` after
-    the call. The code that refuses the arguments calls record_refused_arguments().
-
-    refused: whether the arguments were refused.
+    Guards, wrappers that limit calls, do not count calls with invalid arguments. A guard that
+    cannot check the arguments itself sets the context variable `argument_verdict` to a new
+    ArgumentVerdict before each call, and reads `refused` after the call. The code that refuses the
+    arguments calls record_refused_arguments().
     """
 
     # The result does not tell it: another wrapper between the guard and the tool calls `handle`,
@@ -120,7 +118,7 @@ class CallStarter(Struct, frozen=True):
         `slot` is a HooksSlot. Raises RpcError if the call is refused.
     tools: name of a tool -> a function like `begin` for calls of this tool, which is faster because
         it need not look up the tool. The backend may add and remove entries at any time.
-    redacts: whether the `context` that the runtime passes must redact secrets in progress and log
+    redacts: whether the runtime must pass a `context` that redacts secrets in progress and log
         messages.
     """
 
@@ -174,9 +172,9 @@ class SupportsArgumentChecks(Protocol):
 
 @runtime_checkable
 class SupportsArgumentRefusals(Protocol):
-    """A Backend that forwards calls to another process, which checks their arguments.
+    """A Backend that knows only after a call whether its arguments were valid.
 
-    Such a backend learns only from the result of a call whether the arguments were valid.
+    An example is a backend that forwards calls to another process, which checks the arguments.
     """
 
     async def handle_or_refuse(self, call: Call, context: Context) -> Struct | Raw:
@@ -250,8 +248,8 @@ def param_headers_of(backend: Backend, name: str) -> ParamHeaders:
 def param_headers_reader(backend: Backend) -> Callable[[str], ParamHeaders]:
     """Return a function that returns which arguments of a tool clients repeat in HTTP headers.
 
-    The function takes the name of the tool, and returns what param_headers_of() returns. For many
-    tools this is faster.
+    The function takes the name of a tool, and returns the result of param_headers_of(). To read
+    many tools, it is faster than param_headers_of().
     """
     if not issubclass(type(backend), SupportsParamHeaders):
         return lambda _: {}
@@ -269,21 +267,20 @@ def record_refused_arguments() -> None:
 
 
 def refusing_handler_of(backend: Backend) -> Handle | None:
-    """Return a backend's method that raises ArgumentsRefused for invalid arguments.
+    """Return a backend's handle_or_refuse(), which raises ArgumentsRefused for invalid arguments.
 
-    Returns None if the backend has no handle_or_refuse().
+    Returns None if the backend has no such method.
     """
     if not issubclass(type(backend), SupportsArgumentRefusals):
         return None
     return cast("SupportsArgumentRefusals", backend).handle_or_refuse
 
 
-def has_method_of(backend: object, function: Callable[..., object], method: object) -> bool:
-    """Return whether a backend's method is still the one that its class defines.
+def is_overridden(backend: object, original: Callable[..., object], method: object) -> bool:
+    """Return whether a subclass, or an attribute of the object, overrides a backend's method.
 
-    It is not if a subclass overrides the method, or an attribute of the object replaces it. A class
-    checks this before it offers a faster way around the method.
-    function: the method as the class defines it, such as ServerBackend.handle.
+    A class checks this before it offers a faster way around the method.
+    original: the method as the class defines it, such as ServerBackend.handle.
     method: the method of the object, such as server.handle.
     """
-    return method == MethodType(function, backend)
+    return method != MethodType(original, backend)

@@ -38,18 +38,18 @@ CancelCall = Callable[[], object]
 
 
 def ENDED() -> None:  # noqa: N802
-    """Stand for "this call has ended already", as the return value of `begin`.
+    """Mark a call that has ended before `begin` returns: `begin` returns this function.
 
-    The runtime never calls this function, but compares: `cancel is not ENDED`. Therefore the
-    function is named like a constant.
+    The runtime never calls the function, but tests whether the return value of `begin` is ENDED.
+    Therefore the function is named like a constant.
     """
 
 
 class EndsCalls(Protocol):
     """The object with which a backend ends the calls that it has begun without a task.
 
-    SupportsCallbacks describes how such a call begins.
-    slot: the object that the runtime has passed to `begin` for this call.
+    The runtime passes it to `begin`, the function of SupportsCallbacks. The parameter `slot` of the
+    methods is the object that the runtime has passed to `begin` for the call.
     """
 
     def end_call(self, slot: Any, result: Struct | Raw | None, error: Exception | None, /) -> None:
@@ -73,15 +73,15 @@ BeginByCallback: TypeAlias = Callable[[Call, Context, EndsCalls, Any], "CancelCa
 
 @runtime_checkable
 class SupportsCallbacks(Protocol):
-    """A Backend that can answer calls from a callback."""
+    """A Backend that can answer calls from a callback, and needs no task for each."""
 
     def callback_beginner(self) -> BeginByCallback | None:
         """Return the function `begin`, which begins a call and returns without waiting for its end.
 
-        The arguments of `begin` are the call, its Context, an EndsCalls, and an object that the
-        backend passes back to the methods of EndsCalls. `begin` returns a function that cancels the
-        call; ENDED if it has called end_call() already; or None if it has done nothing, and the
-        runtime must call `handle`.
+        begin(call, context, runner, slot) gets an EndsCalls as `runner`, and an object that the
+        backend passes back to the methods of `runner` as `slot`. `begin` returns a function that
+        cancels the call; ENDED if it has called runner.end_call() already; or None if it has done
+        nothing, and the runtime must call `handle`.
 
         Returns None if only `handle` may be used. A class must return None if a subclass has
         overridden its `handle`, because `begin` would bypass the subclass.

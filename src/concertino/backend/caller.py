@@ -44,21 +44,22 @@ class Caller(Protocol):
     def pass_result(self, result: Raw, revision: str) -> None:
         """Allow the runtime to send a result of another server to the client unchanged.
 
-        Call this before handle() returns `result`. If the client's revision has the same form of
-        results as `revision`, the runtime sends `result` without decoding, checking or translating
-        it. If handle() returns another object, such as a result that a wrapper has changed, the
-        runtime encodes that object as usual.
+        Call this before handle() returns `result`. If results have the same form in the client's
+        revision of MCP and in `revision`, the runtime sends `result` without decoding, checking or
+        translating it. If handle() returns another object, such as a result that a wrapper has
+        changed, the runtime encodes that object as usual.
         result: valid JSON without newlines. It must not be an `input_required` result.
         revision: the revision of MCP that the other server speaks, such as "2025-06-18".
         """
         ...
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Send the client a notification that belongs to this call, and wait for a slow client.
+        """Send the client a notification that belongs to this call.
 
-        Does nothing if the call has ended. The `_meta` of the notification contains the id of the
-        call as subscription id, as MCP 2026-07-28 has it for subscriptions/listen. Over HTTP, the
-        notification is sent in the response to the call. Call this method on the event loop.
+        Waits until a slow client has read the earlier output. Does nothing if the call has ended.
+        Call this method on the event loop. The `_meta` of the notification contains the id of the
+        call as subscription id, like the notifications of subscriptions/listen in MCP 2026-07-28.
+        Over HTTP, the notification is sent in the response to the call.
         params: the fields of the notification's params, except `_meta`.
         """
         ...

@@ -241,7 +241,8 @@ class Context(Protocol):
     ) -> Awaitable[None]:
         """Report progress to the client.
 
-        Nothing is sent if the client has not asked for progress, or if `done` does not increase.
+        Nothing is sent if the client has not asked for progress, or if `done` is not larger than in
+        the last report.
         done: how much is done, in any unit.
         total: how much there is to do, in the same unit; None if that is not known.
         message: a text for people; None for no text. Clients of revision 2024-11-05 do not get it.
@@ -264,7 +265,7 @@ class Context(Protocol):
         data: any JSON value, usually a string.
         logger: the name of the logger, for the client; None for no name.
         Returns an awaitable. Awaiting it waits until a slow client has read what was sent before.
-        In a `def` handler the method itself waits if 10,000 messages of the call are not sent yet.
+        In a `def` handler the method itself waits while 10,000 messages of the call are not sent.
         Raises ValueError for an unknown level.
         """
         ...
@@ -295,7 +296,6 @@ class Context(Protocol):
         - The tool gets a Context with the same client and trace context.
         - If this call is cancelled, so is the tool.
         - Progress that the tool reports is not sent.
-        - Calls may be nested 16 deep.
 
         In a `def` handler write `context.wait(context.call_tool(...))`.
 
@@ -304,9 +304,9 @@ class Context(Protocol):
         into: the type to which the structured content of the result is converted. For a result
             without structured content, the text is parsed as JSON and converted. Without `into`,
             the CallToolResult is returned, even if the tool has failed.
-        Raises RpcError for an unknown tool, and ToolError if calls are nested too deeply or are too
-        many. With `into`, raises ToolError with the text of the result if the tool has failed, and
-        ProtocolError if the result does not fit.
+        Raises RpcError for an unknown tool, and ToolError for more than 16 nested calls, or more
+        than 10,000 calls inside one. With `into`, raises ToolError with the text of the result if
+        the tool has failed, and ProtocolError if the result does not fit the type.
         """
         ...
 
@@ -322,14 +322,14 @@ class Context(Protocol):
           again from its start, and this method returns the answers. So all code before a question
           runs several times. Use once() for work that must be done only once.
 
-        Only the handlers of tools, prompts and resources may ask. A call may send its client
-        questions at most 16 times, each time any number of them.
+        Only the handlers of tools, prompts and resources may ask. In one call, the client may be
+        asked at most 16 times, each time any number of questions.
         questions: key -> an Elicitation, Sampling or ListRoots of concertino.types. The key is any
             string that no other question of the call has.
 
         Raises MissingCapability if the client cannot answer such a question, InvalidClientResponse
-        for a malformed answer, RpcError when the client answers with an error, TimedOut after ten
-        minutes, and ValueError for a key that another question has.
+        for a malformed answer, RpcError when the client answers with an error and at the 17th time,
+        TimedOut after ten minutes, and ValueError for a key that another question has.
         """
         ...
 
@@ -388,8 +388,8 @@ class Context(Protocol):
         url: an https:// URL, or an http:// URL of localhost. It must not contain a user name, a
             password or another secret.
         key: the name of the question in the call; by default `q1`, `q2` and so on.
-        Returns the user's answer. `accept` means only that the user opens the page, and not that
-        the user has done anything on it.
+        Returns the user's answer. `accept` means only that the user has agreed to open the page,
+        and not that the user has done anything on it.
         Raises MissingCapability, InvalidClientResponse, RpcError or TimedOut as ask() does. Raises
         ValueError for a URL with another scheme or host, or with a user name or password, and for a
         key that another question has.
@@ -407,7 +407,7 @@ class Context(Protocol):
         """Ask the client's model to continue a conversation.
 
         Since MCP 2026-07-28, the handler ends with Suspended and runs again, as in elicit().
-        messages: the conversation. A str is a message of the user.
+        messages: the conversation. A str stands for a message of the user.
         max_tokens: the maximum length of the model's message, in tokens.
         key: the name of the question in the call; by default `q1`, `q2` and so on.
         options: the other fields of concertino.types.Sampling, such as system_prompt.
@@ -478,9 +478,10 @@ class Backend(Protocol):
         """Prepare for calls, which wait until this method returns.
 
         A Host connects a backend with its clients. Each Host that serves the backend calls this
-        method once. If it raises, the clients' requests get the exception as an error response.
-        outlet: notifies the clients of this Host of changes. Call its methods at any time until
-            close().
+        method once. If the method raises, the clients' requests get the exception as an error
+        response.
+        outlet: notifies the clients of this Host of changes. The backend may call its methods at
+            any time until close().
         """
         ...
 
@@ -519,9 +520,10 @@ class Backend(Protocol):
 
 
 def describe_non_backend(value: object) -> str | None:
-    """Return a text for an error message, such as `int`, if a value is not a Backend.
+    """Return a description for an error message if a value is not a Backend; None if it is one.
 
-    The text is the name of the value's type. Returns None if the value is a Backend.
+    The description is the name of the value's type, such as `int`; for a class, its name and
+    advice.
     """
     if isinstance(value, type):
         return f"the class {value.__name__}; give an object"

@@ -60,7 +60,7 @@ async def list_items(label: str, backend: Backend, method: str) -> list[Any]:
 def decode_page(result: Struct | Raw, listing: ListMethod) -> Any:
     """Return the result of a list method as a Struct of `listing.result_type`.
 
-    result: the result of a backend, as a Struct or as JSON.
+    result: the result of a backend, as such a Struct or as JSON.
     """
     return decode(result, type=listing.result_type) if isinstance(result, Raw) else result
 

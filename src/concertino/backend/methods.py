@@ -35,8 +35,8 @@ class ListMethod(Struct, frozen=True):
     result_type: the class of the method's result.
     member: the attribute of the result that contains the items, such as `resource_templates`.
     name_member: the attribute of an item with its name or URI, such as `uri_template`.
-    json_member: the name of the attribute `member` in JSON.
-    json_name_member: the name of the attribute `name_member` in JSON.
+    json_member, json_name_member: the JSON names of these two attributes, such as
+        `resourceTemplates` and `uriTemplate`.
     """
 
     kind: str

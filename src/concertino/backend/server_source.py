@@ -72,9 +72,10 @@ def uncalled_function(file: Path, maker: str) -> UncalledFunction | None:
     """Return the function that a Python file would have to call in order to make its server.
 
     maker: the name of the function that makes the server, as server_in_function() returns it.
-    Returns the outermost function that leads to a call of `maker`, often main; `maker` itself if no
-    function calls it. Returns None if the file may call `maker` already: its top level mentions one
-    of these functions, or has statements other than definitions.
+    Returns the outermost function that calls `maker`, directly or through others; often it is main.
+    Returns `maker` itself if no function calls it. Returns None if the file may call `maker`
+    already: its top level mentions a function that calls it, or has statements other than
+    definitions.
     """
     statements = _statements(file)
     if not all(map(_is_definition, statements)):
@@ -98,8 +99,8 @@ def uncalled_function(file: Path, maker: str) -> UncalledFunction | None:
         for name in callers
         if not any(name in mentions[other] for other in callers if other != name)
     ]
-    # Of several, the last is usually the entry point. There is none if the functions call each
-    # other.
+    # Of several functions, the last is usually the entry point. There is none if the functions call
+    # each other.
     name = outermost[-1] if outermost else maker
     return UncalledFunction(name, isinstance(functions[name], ast.AsyncFunctionDef))
 

@@ -47,10 +47,10 @@ class ServingHosts:
             self._notifiers = [*self._notifiers, notifier]
 
     def remove_one(self) -> bool:
-        """Count one Host less, and return whether none is left.
+        """Decrease the count of Hosts by one, and return whether none is left.
 
-        It is not known which Host has called close(). So the notifiers of all Hosts are kept until
-        none is left; notifying a closed Host has no effect.
+        The notifiers of all Hosts are kept until none is left, because close() does not say which
+        Host has called it. Notifying a closed Host has no effect.
         """
         with self._lock:
             # A start() that was cancelled before its first step was not counted, so there may be

@@ -60,9 +60,9 @@ def describe_failure(exc: BaseException) -> str:
 
 
 def describe_raised(exc: BaseException, located_at: BaseException | None = None) -> str:
-    """Return the type and text of an exception, where the server's code has raised it, and advice.
+    """Return the type and text of an exception, and the line of the server's code that raised it.
 
-    An example is `KeyError: 'TOKEN' (server.py:3)`.
+    An example is `KeyError: 'TOKEN' (server.py:3)`. For some exceptions, advice is added.
     exc: the exception whose type and text are returned.
     located_at: the exception whose traceback gives the line, such as the group that contains `exc`;
         None for `exc` itself.

@@ -83,14 +83,14 @@ def redacted_traceback(exc: BaseException) -> str | None:
     from concertino.logs.redact import refresh
 
     text = "".join(format_exception(exc))
-    # The script may have read a .env file before it failed.
-    # text() returns the same object if it contains no secret.
+    # refresh() reads secrets from os.environ again, because the script may have read a .env file
+    # before it failed. text() returns its argument itself if that contains no secret.
     redacted = refresh().text(text)
     return None if redacted is text else redacted
 
 
 def advice(exc: BaseException) -> str:
-    """Return advice on what to do about an exception of an author's code; "" if there is none."""
+    """Return advice on an exception of the code of a server's author; "" if there is none."""
     # Subclasses of these classes are excluded, because their __str__ may fail.
     text = str(exc) if type(exc) in (RuntimeError, ImportError, AttributeError) else ""
     if text.startswith(NESTED_LOOP):

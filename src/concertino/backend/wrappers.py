@@ -52,9 +52,9 @@ T = TypeVar("T")
 class BackendWrapper:
     """A Backend that forwards the methods of Backend, and clients' notifications, to `inner`.
 
-    It does not forward the optional interfaces that make calls faster, such as call_starter(): they
-    would bypass the `handle` of a derived class. param_headers() calls no tool, so it is forwarded.
-    A derived class overrides the methods that do something else, usually only `handle`:
+    It does not forward the optional interfaces that make calls faster, such as call_starter(),
+    because they would bypass the `handle` of a derived class. It forwards param_headers(), which
+    calls no tool. A derived class overrides some of the methods, usually only `handle`:
 
         class Echo(BackendWrapper):
             async def handle(self, call: Call, context: Context) -> Struct | Raw:
@@ -101,7 +101,10 @@ def pass_client_notification(
     method: str,
     params: Mapping[str, Raw],
 ) -> None:
-    """Pass a notification of a client to a backend, if it supports SupportsClientNotifications."""
+    """Pass a client's notification to a backend; drop it if the backend takes no notifications.
+
+    The backend takes them if it implements SupportsClientNotifications.
+    """
     if isinstance(backend, SupportsClientNotifications):
         backend.on_client_notification(session, method, params)
 
@@ -249,8 +252,8 @@ class CallerWrapper:
 class NotifierWrapper:
     """A Notifier that forwards everything to another Notifier, `outlet`.
 
-    It also has the methods of the optional Protocols, such as open_early(). If `outlet` lacks them,
-    they do nothing, and opens_with_handshake() returns False.
+    It also has the methods of the optional Protocols of a Notifier, such as open_early(). A method
+    that `outlet` lacks does nothing; opens_with_handshake() then returns False.
     """
 
     def __init__(self, outlet: Notifier) -> None:

@@ -34,7 +34,7 @@ from concertino.backend.call_hooks import (
     HooksSlot,
     Work,
     argument_check_of,
-    has_method_of,
+    is_overridden,
 )
 from concertino.backend.interface import (
     Backend,
@@ -236,13 +236,13 @@ class Guard(BackendWrapper):
         called before (backend/call_hooks.py).
         Returns None if a subclass overrides handle(), because the runtime must then await handle().
         """
-        if not has_method_of(self, Guard.handle, self.handle):
+        if is_overridden(self, Guard.handle, self.handle):
             return None
         # If a subclass overrides begin_call(), the functions in the table must not be used, because
         # they do not call begin_call().
-        is_own = has_method_of(self, Guard.begin_call, self.begin_call)
-        tools = self._operations.begin_by_name("tools/call")
-        return CallStarter(self.begin_call, tools if is_own else {}, self._limits.redact)
+        may_use_table = not is_overridden(self, Guard.begin_call, self.begin_call)
+        table = self._operations.begin_by_name("tools/call")
+        return CallStarter(self.begin_call, table if may_use_table else {}, self._limits.redact)
 
     def begin_call(
         self,

@@ -25,7 +25,7 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from concertino.backend.call_hooks import has_method_of
+from concertino.backend.call_hooks import is_overridden
 from concertino.backend.callback_calls import BeginByCallback, CancelCall, EndsCalls
 from concertino.backend.caller import CallerSession
 from concertino.backend.interface import (
@@ -297,7 +297,7 @@ class Proxy:
         backend/callback_calls.py describes the function. Returns None if a subclass has overridden
         handle(), which the runtime must then call.
         """
-        return self._begin_call if has_method_of(self, Proxy.handle, self.handle) else None
+        return None if is_overridden(self, Proxy.handle, self.handle) else self._begin_call
 
     def _begin_call(
         self, call: Call, context: Context, runner: EndsCalls, slot: Any

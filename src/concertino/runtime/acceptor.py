@@ -52,8 +52,8 @@ def serve_connections(
     """Start to serve all clients that connect to the listeners. Returns the Acceptor.
 
     Use it in a `with` statement inside `async with Host(...)`, on the same event loop. At the end
-    of the `with` block no more clients are accepted, and the listeners are closed with their socket
-    files. The connections stay until the end of the `async with` block.
+    of the `with` block no more clients are accepted, the listeners are closed, and their socket
+    files removed. The connections stay open until the end of the `async with` block.
 
     host: serves its backend on the connection of each client.
     max_connections: how many clients each listener may have at the same time; by default
@@ -154,7 +154,7 @@ class Acceptor:
         return len(self._silent) + len(self._connections)
 
     def close(self) -> None:
-        """Accept no more clients, and close the listeners with their socket files.
+        """Accept no more clients, close the listeners, and remove their socket files.
 
         Clients that have sent nothing so far are disconnected. All other clients stay connected
         until the Host is closed.

@@ -46,7 +46,10 @@ log = logging.getLogger("concertino.host")
 
 
 def release_task(request: SessionRequest) -> None:
-    """Clear `on_cancel` and stop the time limit of a call whose task has ended."""
+    """Release what a call needed for its task: its `on_cancel`, and the timer of its time limit.
+
+    Called when the task has ended.
+    """
     # `on_cancel` refers to the request, so this breaks a reference cycle, which would keep the
     # request's message in memory until the next garbage collection.
     request.on_cancel = None
@@ -63,10 +66,9 @@ def end_call(
 ) -> None:
     """Answer a call that has raised an exception, or has asked its client something.
 
-    The call's hooks, the functions of a guard (protocol/call_hooks.py), may replace the exception
-    or the result. They do not see the result if the response is `input_required`.
-    result: the return value of the handler, which may have asked its client before it returned;
-        ignored if `error` is not None.
+    First calls the hooks, the functions of a guard (protocol/call_hooks.py), which may replace the
+    exception or the result. If the response is `input_required`, no hook gets the result.
+    result: the return value of the handler; ignored if `error` is not None.
     error: the exception that the handler has raised; None if it has returned.
     """
     hooks = request.hooks
@@ -132,8 +134,8 @@ def answer_unsent(
     """Answer a call whose result could not be sent, because Session.respond() raised `exc`.
 
     - InputRequiredSignal: the result is an InputRequired, so ask the client the questions in it.
-    - Any other exception, such as MemoryError: send an error response. If a response was begun
-      already, log a fault of concertino and end the connection.
+    - Any other exception, such as MemoryError: send an error response. If respond() has closed the
+      request already, log a fault of concertino and end the connection.
     """
     request.hooks = None
     if isinstance(exc, InputRequiredSignal):

@@ -34,7 +34,7 @@ class CallConnection(CallerSession, Protocol):
     thread: int
 
     def backpressure(self) -> Awaitable[None]:
-        """Return an awaitable that is done when the client has caught up with the output.
+        """Return an awaitable that is done when the client has read enough of the output.
 
         A handler awaits it after it has sent progress or a log message.
         """
@@ -59,10 +59,9 @@ class AnsweringConnection(CallConnection, Protocol):
     """A CallConnection for call_runner.py and call_answers.py, which run and answer the calls."""
 
     def schedule_flush(self) -> None:
-        """Send the queued output soon.
+        """Send the buffered output when the messages that were read together are processed.
 
-        It is sent when the messages that were read together are processed (ReadBatch in tasks.py);
-        outside of a read, in the next loop iteration.
+        Outside of a read (ReadBatch in tasks.py), send it in the next loop iteration.
         """
         ...
 

@@ -62,12 +62,12 @@ class CallRunner:
     """Begins the calls of one connection, and answers them when they end.
 
     connection: the connection on which the calls arrive.
-    connection_end: waits for the tasks of cancelled calls when the connection ends.
+    connection_end: gets the tasks of cancelled calls, so that the connection's end waits for them.
     variables: each call runs in a copy of these context variables.
 
-    Attributes:
-    start: start(request) begins the call of a request. It returns when the call has ended, or when
-        its handler waits for something; the response is sent when the call ends.
+    Attribute:
+    start: start(request) begins the call of a request. It returns when the call has ended and was
+        answered, or when its handler first waits for something.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ __all__ = ["kinds_in_threads"]
 def kinds_in_threads(loop: asyncio.AbstractEventLoop) -> set[Kind]:
     """Return the kinds of the calls of an event loop that run in threads now.
 
-    The kind of a call is its method and the name of its tool or prompt.
+    The kind of a call is its method and the name of its tool or prompt. Other calls have no kind.
     """
     subjects = map(subject_of, tasks_in_threads(loop))
     return {

@@ -96,9 +96,9 @@ def process_seal() -> Seal:
     """Return the Seal (protocol/seal.py) that signs each `requestState` that this process sends.
 
     The Seal signs with a key that is derived from the secret in CONCERTINO_STATE_KEY; without that
-    variable, with a random key. Processes with the same secret share a record of the used states,
-    so that each is accepted only once. CONCERTINO_STATE_RECORD is the path or address of the
-    record.
+    variable, with a random key. Processes with the same secret accept each other's states. To
+    accept each state only once, they need a shared record of the used states, whose path or address
+    is in CONCERTINO_STATE_RECORD.
     Raises RpcError if the secret is too short, or if the record cannot be used.
     """
     # The two variables are not checked at the start of the server, so that only calls that ask
@@ -112,8 +112,8 @@ def process_seal() -> Seal:
         text = "Internal error: the client could not be asked"
         raise RpcError(INTERNAL_ERROR, text) from None
     if not keys:
-        return Seal(os.urandom(32), time, os.urandom)
-    return Seal(keys[0], time, os.urandom, old_keys=keys[1:], record=record)
+        return Seal(os.urandom(32), clock=time, random=os.urandom)
+    return Seal(keys[0], clock=time, random=os.urandom, old_keys=keys[1:], record=record)
 
 
 def open_record(place: str) -> UsedStates:
@@ -139,10 +139,9 @@ async def ask(
 
     request: the request of the call whose handler asks.
     questions: key -> a request to the client: an Elicitation, Sampling or ListRoots.
-    Raises CancelledError if the call has ended, and otherwise:
-    - since MCP 2026-07-28, Suspended if an answer is missing. This exception must end the handler;
-      the client then repeats the call with the answers.
-    - before 2026-07-28, the exceptions of send_questions(), such as TimedOut.
+    Raises CancelledError if the call has ended. Since MCP 2026-07-28, raises Suspended if an answer
+    is missing: this exception must end the handler, and the client then repeats the call with the
+    answers. Before 2026-07-28, raises the exceptions of send_questions(), such as TimedOut.
     """
     if not request.open:
         raise asyncio.CancelledError
@@ -174,8 +173,8 @@ async def send_questions(
 
     Only for revisions before MCP 2026-07-28.
     If another task of the handler already waits for the answer to one of the questions, this
-    function sends none of them. It waits for that task, and returns. Therefore the caller must look
-    in `dialogue` again, and call this function again for the answers that are still missing.
+    function sends no question. It waits for that task, and returns. Therefore the caller must check
+    `dialogue` after each call, and call this function again while answers are missing.
 
     dialogue: the questions and answers of the call. dialogue.ask() has put the questions into
         `unanswered`; this function adds the answers.
@@ -341,8 +340,8 @@ async def elicit_url(
     url: an https:// URL, or an http:// URL of localhost; without a user name or password, and
         without any other secret.
     key: identifies the question. No other question of the call may have the same key.
-    Returns the user's answer. `accept` means only that the user opens the page, not that anything
-    was done there.
+    Returns the user's answer. `accept` means only that the user has agreed to open the page, not
+    that anything was done there.
     Raises ValueError for a URL with another scheme or host, or with a user name or password.
     """
     try:
@@ -377,7 +376,7 @@ async def sample(
     max_tokens: the maximum length of the model's message, in tokens.
     key: identifies the question in the call.
     options: the other fields of concertino.types.Sampling, such as system_prompt.
-    Raises ValueError if the results of tools are not in the message right after their use.
+    Raises ValueError if a message that uses a tool is not followed by the tool's result.
     """
     texts = [messages] if isinstance(messages, str) else messages
     conversation = [

@@ -36,12 +36,12 @@ class ConnectionEnd:
     session, connection: the session whose calls are ended, and the connection that is closed.
     drain_s: how many seconds calls may run after start_draining(). Then the calls that still run
         are cut off: they get an error response, and their tasks are cancelled.
-    closed: a future that gets its result when the connection is closed.
-    on_closed: called just before `closed` gets its result.
+    closed: a future that this object completes when the connection is closed.
+    on_closed: called just before `closed` is completed.
 
     Attributes:
     is_draining: whether the connection reads nothing more.
-    is_closing: whether the connection sends nothing more except output that is buffered already.
+    is_closing: whether the connection only sends output that is buffered already.
     has_fault: whether a bug in concertino or a lack of memory has caused an exception. A request
         may have lost its response then, so the connection is drained and closed; otherwise the
         client might wait for ever.
@@ -95,8 +95,9 @@ class ConnectionEnd:
     def close_when_idle(self) -> None:
         """Close the connection if no call runs or waits.
 
-        Open subscriptions (requests of subscriptions/listen) do not count as calls; this method
-        answers them. The client has the rest of the drain time to read the buffered output.
+        Open subscriptions (requests of subscriptions/listen) do not count as calls: this method
+        answers them before it closes. The client may read the buffered output until drain_s seconds
+        have passed since start_draining().
         """
         session = self._session
         peer = session.peer
@@ -146,8 +147,7 @@ class ConnectionEnd:
         """Send an error response to each call that still runs or waits, and cancel its task.
 
         Exceptions are logged and not raised.
-        others: more calls that get the response: those whose first step still runs, so that they
-            are not among the running calls of the Peer yet.
+        others: calls whose first step still runs, so that the Peer does not list them as running.
         """
         try:
             self._fail_calls(others)

@@ -126,7 +126,7 @@ class CallContext(Struct, eq=False):
     ) -> Awaitable[None]:
         """Send notifications/progress, if the client has asked for it.
 
-        Returns an awaitable that is done when the client has caught up with the output. In the
+        Returns an awaitable that is done when the client has read enough of the output. In the
         thread of a `def` handler, it is done already.
         done, total: numbers, also numbers of other libraries such as numpy, but not bools. They are
             sent as int or float.
@@ -153,10 +153,10 @@ class CallContext(Struct, eq=False):
     ) -> Awaitable[None]:
         """Send notifications/message, if the client wants messages of this level.
 
-        Returns an awaitable that is done when the client has caught up with the output. In the
-        thread of a `def` handler, the returned awaitable is done already. There the method itself
-        blocks while 10,000 messages (MAX_POSTED) of the call wait for the event loop; if the loop
-        takes none for 5 s (STUCK_LOOP_S), messages are dropped.
+        Returns an awaitable that is done when the client has read enough of the output. In the
+        thread of a `def` handler, the awaitable is done already, and the method itself blocks while
+        10,000 messages (MAX_POSTED) of the call wait for the event loop; if the loop takes none for
+        5 s (STUCK_LOOP_S), messages are dropped.
         data: any value that has a JSON form.
         logger: the name of the logger; None to send none.
         Raises ValueError for an unknown level.
@@ -189,8 +189,8 @@ class CallContext(Struct, eq=False):
     def subcall_context(self, context: Context) -> SubcallContext:
         """Return a context whose call_tool() calls other tools of the server.
 
-        context: this context, or a wrapper around it. Called tools use it for everything except
-            call_tool(). A wrapper passes itself, so that it sees the called tools' log messages.
+        context: this context, or a wrapper around it. The called tools use `context` for everything
+            except call_tool(). A wrapper passes itself, so that it sees their log messages.
         """
         from concertino.runtime.subcalls import make_subcall_context
 

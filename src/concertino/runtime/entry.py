@@ -46,7 +46,7 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
 class RunCall(Struct, frozen=True):
-    """The arguments of one call of run(), recorded while the command line imports a file."""
+    """The arguments of one call of run(), recorded while `concertino serve` imports a file."""
 
     backend: Backend
     limits: Limits | None
@@ -64,9 +64,10 @@ _is_program = False
 def begin_program() -> None:
     """Record that this process does nothing but run a server or a plugin of concertino.
 
-    This call keeps one file descriptor in reserve for imports (spare_descriptor.py). Code that
-    asks is_program() later opens the sockets through which `concertino ps` and `concertino hub`
-    show the server. Another program would not expect either.
+    Such a process does two things that another program would not expect. It keeps one file
+    descriptor in reserve for imports (spare_descriptor.py), from this call on. And it opens
+    sockets, through which `concertino ps` and `concertino hub` show the server; the code that opens
+    them checks is_program().
     """
     global _is_program
     _is_program = True

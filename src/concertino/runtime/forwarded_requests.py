@@ -27,11 +27,12 @@ async def request_client(
 ) -> Raw:
     """Send a request to the client and return its undecoded result.
 
-    Raises RpcError if the client responds with an error, and Disconnected if the connection ends
-    first. When the calling task is cancelled, the client gets notifications/cancelled.
-    session: the session with the client; `loop` is the event loop on which it runs.
+    When the calling task is cancelled, the client gets notifications/cancelled.
+    session, loop: the session with the client, and the event loop on which the session runs.
     method: the method of the request, such as `roots/list`.
     params: the params as JSON; they are sent unchanged.
+    Raises RpcError if the client responds with an error, and Disconnected if the connection ends
+    first.
     """
     response: asyncio.Future[Raw] = loop.create_future()
     on_response = partial(set_outcome, response)

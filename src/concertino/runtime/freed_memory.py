@@ -39,8 +39,8 @@ def limit_freed_memory(budget: ProcessBudget) -> None:
     This changes settings of the whole process, so only a program may call this function, and not a
     library. Must be called before threads are started. Does nothing if the C library is not glibc,
     or if environment variables such as MALLOC_ARENA_MAX contain such settings.
-    budget: the counter of the unread results of the process. While unread results take much memory,
-        freed blocks of 256 KiB and more are returned to the system at once, otherwise blocks of
+    budget: measures the results that clients have not read. While these take much memory, freed
+        blocks of 256 KiB and more are returned to the system at once; otherwise only blocks of
         1.25 MiB and more.
     """
     if any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ):

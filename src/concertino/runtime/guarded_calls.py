@@ -67,9 +67,8 @@ class TimedCall:
     CallRunner makes it when a handler has to wait. Most handlers return before their first wait.
 
     request: the request of the call.
-    hooks: the functions that the guards have given to the runtime (CallHooks). For a call that has
-        not ended in time, hooks.time_out() returns the result, or raises the exception, with which
-        the call is answered.
+    hooks: the functions that the guards have given to the runtime (CallHooks). When the timer
+        fires, the call is answered with the result of hooks.time_out(), or with its exception.
     timeout_s: how many seconds the call may take, from now.
     task: the call's task.
     answer: called as answer(request, result, error) to send the response.
@@ -97,9 +96,9 @@ class TimedCall:
         self._timer = task.get_loop().call_later(timeout_s, self._expire, timeout_s)
 
     def on_work_done(self) -> None:
-        """Stop the timer. Called when the task of the call has ended.
+        """Stop the timer; if it has fired already, tell the guards that the late call has ended.
 
-        If the timer has fired, this calls hooks.on_late_end().
+        Called when the task of the call has ended.
         """
         self._timer.cancel()
         # The guards count the call as running until its task has ended, even after its time limit.

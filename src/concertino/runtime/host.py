@@ -51,7 +51,7 @@ async def serve(backend: Backend, connection: Connection, limits: Limits | None 
     connections use Host.
     limits: the limits of the connection; None for Limits().
     If the backend's start() raises, the client's first request gets the exception as an error
-    response. Then, or if no request comes for 2 s, this function raises the exception.
+    response, and this function raises the exception soon afterwards; after 2 s if no request comes.
     """
     async with Host(backend, limits) as host:
         server_connection = host.attach(connection)
@@ -71,16 +71,17 @@ class Host:
             ...
 
     Entering starts the backend, without waiting for it. If the start fails, the clients' requests
-    get the exception as an error response; read `start_failure` for it. Leaving drains and closes
-    all connections, then closes the backend. The backend gets the Host as its Notifier.
+    get the exception as an error response, and `start_failure` returns it. Leaving drains and
+    closes all connections, then closes the backend. The backend gets the Host as its Notifier.
+
+    Calls wait until the backend has started. Requests that need no backend, such as `initialize`,
+    wait for at most limits.opening_s seconds.
 
     limits: the limits of the connections; None for Limits().
-    on_started: called when the backend has started, before the first call is passed to the backend.
-        Requests that need no backend, such as `initialize`, may be answered earlier: they wait for
-        the start for limits.opening_s seconds at most.
+    on_started: called when the backend has started, before the backend gets its first call.
 
     Attributes:
-    budget: the memory of unread responses of all connections.
+    budget: counts and limits the memory for unread responses of all connections.
     connections: the connections that are open now.
     started: the task that runs the backend's start().
     """
@@ -220,10 +221,10 @@ class Host:
             connection.open_early()
 
     def hold_opening(self, within_s: float, describe: Callable[[], str]) -> None:
-        """Hold all requests back for `within_s` seconds, unless the backend starts sooner.
+        """Let requests that open a session wait at most `within_s` seconds, then refuse them.
 
-        If the backend has not started then, `initialize` and `server/discover` are answered with an
-        error until it starts; calls go on waiting for the start.
+        If the backend has not started by then, `initialize` and `server/discover` are answered with
+        an error until it starts. Calls wait for the start without this limit.
         describe: returns the text of the error responses.
         """
         self._opening_until = self._loop.time() + within_s
@@ -232,10 +233,10 @@ class Host:
             connection.hold_opening(self._opening_until, describe)
 
     async def opens_with_handshake(self, within_s: float) -> bool:
-        """Return whether the first message of the first client is `initialize`.
+        """Wait for the first client's first message, and return whether it is `initialize`.
 
-        Waits for the message for up to `within_s` seconds; returns False if none arrives. The
-        alternative to `initialize` is a request of MCP 2026-07-28, which needs no handshake.
+        Returns False if no client is connected, or if no message arrives within `within_s` seconds.
+        A client of MCP 2026-07-28 sends another request first, because it needs no handshake.
         """
         connection = next(iter(self.connections), None)
         return connection is not None and await connection.opens_with_handshake(within_s)

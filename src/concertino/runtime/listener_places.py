@@ -24,8 +24,8 @@ __all__ = ["ListenerPlaces", "client_identity", "places_per_listener"]
 def places_per_listener(max_connections: int, listeners: int) -> int:
     """Return how many clients each listener may have, at least 1.
 
-    This is max_connections, or less if there are several listeners: the number of clients of all
-    listeners is at most half the number of file descriptors that this process may open.
+    A single listener may have max_connections clients. Several listeners may each have fewer:
+    together, they get at most half of the file descriptors that this process may open.
     listeners: the number of listeners.
     """
     # Without a share for each, the clients of one listener could use up all descriptors.
@@ -76,7 +76,7 @@ class ListenerPlaces:
     taken: how many clients there are.
     silent_strangers: the file descriptors of the sockets of strangers that have sent nothing so
         far, oldest first: a dict that is used as an ordered set. The Acceptor changes it.
-    evictions: how many silent strangers were disconnected to make room.
+    evictions: how many silent strangers were disconnected to make room for other clients.
     """
 
     def __init__(self, limit: int) -> None:

@@ -42,8 +42,8 @@ class LoopWatcher:
     The thread sleeps while no handler runs. LoopWatch (runtime/tasks.py) makes it, and wakes it
     before the first call.
 
-    fall_asleep: called on the loop. If no handler runs, it records that the thread sleeps, and
-        returns True. Then LoopWatch must call wake() before the next handler starts.
+    fall_asleep: called on the loop; returns whether no handler runs. If it returns True, the thread
+        falls asleep, and LoopWatch must call wake() before the next handler starts.
     """
 
     def __init__(self, fall_asleep: Callable[[], bool]) -> None:

@@ -24,7 +24,7 @@ GROWTH = 10
 
 
 class MalformedInputLog:
-    """Logs the malformed and the oversize input of one connection.
+    """Logs the malformed and the oversize messages of one connection.
 
     counts: the Peer's counts of such messages, and the first malformed message.
     max_message_bytes: the limit that oversize messages exceed.
@@ -46,10 +46,8 @@ class MalformedInputLog:
         """Log the first malformed message and the first oversize one, and later their counts.
 
         OutputFlow calls this when such a message has arrived, at most once a second. A count is
-        logged in two cases:
-
-        - The count is at least GROWTH times the count that was logged last.
-        - A malformed message got no error response, because there were too many at once.
+        logged again when it has grown to GROWTH times the logged one. The count of malformed
+        messages is also logged when one of them got no error response, because there were too many.
         """
         self._counts.has_news = False
         if self._counts.oversize:

@@ -30,9 +30,10 @@ def make_message_log(
 ) -> Wrap:
     """Return a function that wraps a connection so that its messages are shown.
 
+    log: the logger of the server, which has a rate limit.
+    writer: writes lines to stderr, without a rate limit.
     format: the log format; "json", or a format for people.
-    is_traced: whether to write each message in full to `writer`. The log's rate limit does not
-        apply there.
+    is_traced: whether to write each message in full to `writer`.
     is_debug: whether to log each message to `log`, shortened to SHOWN_CHARS characters.
     """
 

@@ -57,15 +57,13 @@ def _method_of(frame: bytes) -> str:
 class FirstMessage:
     """Lets a task wait for the first message of a connection.
 
-    ServerConnection makes one when a task calls opens_with_handshake().
-
-    While the task waits, ServerConnection looks at the first frame, sets the result of `answer`,
-    and then passes the frame to `receive`.
+    ServerConnection makes one when a task calls opens_with_handshake(). When the first frame
+    arrives, ServerConnection sets the result of `answer`, and then passes the frame to `receive`.
 
     receive: the function that gets the first frame and all later ones. ServerConnection replaces it
         if the backend starts, or fails to start, while the task waits.
 
-    Attributes:
+    Attribute:
     answer: a future whose result says whether the first message is `initialize`.
     """
 
@@ -78,8 +76,8 @@ class EarlyInput:
     """The frames that a client has sent before the backend has started.
 
     until: the time until which the frames are held, by the loop's clock.
-    release: called on the loop at that time, or sooner if the frames exceed MAX_FRAMES or
-        MAX_BYTES. It must process the frames.
+    release: must process the frames. Called on the loop at the time `until`, or sooner if there are
+        MAX_FRAMES frames or more than MAX_BYTES.
 
     Attributes:
     frames: the frames in the order of their arrival.

@@ -78,9 +78,10 @@ class OutputFlow:
         self._unread.on_blocked = self._watch_unread
 
     def update(self, is_draining: bool) -> None:
-        """Pause reading while too much output is buffered, or resume it. Called after each flush.
+        """Pause reading from the connection if too much output is buffered; otherwise resume it.
 
-        Also arranges that dropped and malformed messages are logged.
+        Also logs malformed input and dropped log messages, now or in a second. Called after each
+        flush.
         is_draining: whether the connection is ending; then reading stays paused.
         """
         pause = is_draining or self._session.peer.buffered_bytes >= self._high_water_bytes
@@ -131,7 +132,7 @@ class OutputFlow:
         self._unread_timer = self._loop.call_later(delay_s, self._on_unread_timer)
 
     def close(self) -> None:
-        """Log how many messages were dropped or malformed since the last log, and stop the timer.
+        """Log what was dropped or malformed and not logged so far, and stop the timer.
 
         Called when the connection is closed.
         """

@@ -25,8 +25,8 @@ class PendingOutcome(Struct, eq=False, kw_only=True):
     """The outcome of one request, awaited by exactly one task.
 
     An asyncio.Future resumes its task in the next loop iteration. This object avoids the delay: the
-    code that sets `outcome` also calls `callback`, which resumes the task at once. The derived
-    classes define __await__.
+    code that sets `outcome` also calls `callback`, which resumes the task at once. A derived class
+    must define __await__.
 
     outcome: None while the request is pending; then its result, or an exception if `failed` is
         True.
@@ -85,7 +85,7 @@ class PendingOutcome(Struct, eq=False, kw_only=True):
 def set_outcome(future: asyncio.Future[Raw], outcome: Raw | Exception) -> None:
     """Complete a future with the result of a request, or with the exception for its failure.
 
-    Does nothing if the future is done already, because its task was cancelled.
+    Does nothing if the future is done already: its task was cancelled.
     """
     if future.done():
         return

@@ -57,7 +57,7 @@ def run(
 
     The process ends when the client on stdin disconnects, or after SIGTERM or SIGINT.
 
-    frontend: the source of the clients; by default stdin and stdout.
+    frontend: the source of the clients; None for one client on stdin and stdout.
     limits: by default the limits that CONCERTINO_ variables set. An invalid variable ends the
         process.
     log_format: "line", "json" or "trace" (logs/formats.py); by default the value of
@@ -146,8 +146,7 @@ class Frontend(Protocol):
     def prepare(self, limits: Limits, log: logging.Logger) -> int:
         """Prepare to serve. Called before the event loop runs.
 
-        Returns the file descriptor of the clients' input; -1 if there is none. The process ends at
-        the end of this input.
+        Returns the file descriptor of the input at whose end the process ends; -1 if there is none.
         """
         ...
 
@@ -177,8 +176,8 @@ class Frontend(Protocol):
     def refuse(self, failure: BaseException | str) -> bool:
         """Answer the clients' first requests with the reason why the server cannot start.
 
-        Called instead of open(), or after it in a thread if the start blocks the event loop. Blocks
-        for a few seconds at most.
+        Called instead of open(). If the start blocks the event loop, called in a thread after
+        open(). Blocks for a few seconds at most.
         failure: the reason: an exception, or a text that describes it.
         Returns whether any client got an answer.
         """

@@ -55,8 +55,8 @@ class RefusedInput:
     peer: decodes the frames and sends the responses.
     failure: the exception because of which the backend cannot start.
     loop: the event loop, for the timer.
-    drain: ends the connection. Called 2 s (FIRST_S) after this object was made if no request has
-        come, otherwise 0.5 s (MORE_S) after the first request.
+    drain: ends the connection. Called 0.5 s (MORE_S) after the first request; if none comes, 2 s
+        (FIRST_S) after this object was made.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ def refuse_script_client(failure: BaseException | str, *, waits: bool = True) ->
     A host, the application that starts MCP servers, connects stdin and stdout to pipes or sockets.
     If one of them is anything else, such as a terminal or a file, this function does nothing.
     failure: the exception that ends the script, or a text that describes it.
-    waits: whether to wait for a first request if none has arrived so far.
+    waits: whether to wait up to 2 s (FIRST_S) for a first request if none has arrived so far.
     Returns whether a host has sent a request.
     """
     try:
@@ -145,11 +145,9 @@ def refuse_clients(sockets: Sequence[socket.socket], failure: BaseException | st
 def refuse_requests(reading: int, writing: int, failure: BaseException | str) -> bool:
     """Answer the requests of one client with the failure. Blocks; needs no event loop.
 
-    The function returns:
-
-    - at once if the input is a terminal, since a person can read the log.
-    - when the input ends, or when nobody can read the responses any more.
-    - FIRST_S seconds after its start if no request has come, or MORE_S seconds after the first one.
+    The function returns 0.5 s (MORE_S) after the first request; if none comes, 2 s (FIRST_S) after
+    its start. It returns sooner when the input ends, or when nobody can read the responses any
+    more. If the input is a terminal, it does nothing, because a person can read the log.
 
     reading, writing: the file descriptors of the input and of the output; may be the same.
     failure: the reason why the server cannot start: an exception, or a text that describes it.

@@ -29,8 +29,8 @@ SAMPLE_DEPTH = 4
 def least_size(result: Any) -> int:
     """Return a lower bound for the size of a result as JSON, in bytes; takes a microsecond.
 
-    This is the sum of the lengths of the strings among its first items. Returns 0 if the result
-    cannot be examined.
+    Only the strings among the first items of the result are counted. Returns 0 if the result cannot
+    be examined.
     """
     try:
         return _measure(result, 0)
@@ -41,7 +41,7 @@ def least_size(result: Any) -> int:
 def probable_size(value: Any) -> int:
     """Return about how many bytes a large value has as JSON, at least LARGE_BYTES.
 
-    The size is judged by the first items of the value.
+    The size is extrapolated from the first items of the value.
     """
     try:
         return max(LARGE_BYTES, _measure(value, ITEM_BYTES, is_whole=True))
@@ -52,9 +52,10 @@ def probable_size(value: Any) -> int:
 def is_large_result(value: Any) -> bool:
     """Return whether a handler's result is probably large; takes a microsecond.
 
-    Strings of LARGE_BYTES are large, and so are lists and dicts of LARGE_ITEMS items, or whose
-    first items are large together. An object is large if one of its attributes is. Returns True if
-    the result cannot be examined, because another thread changes it or one of its methods fails.
+    A string of LARGE_BYTES is large, and so is a list or dict that has LARGE_ITEMS items, or whose
+    first items have LARGE_BYTES together. An object counts like the dict of its attributes. Returns
+    True if the result cannot be examined, because another thread changes it or one of its methods
+    fails.
     """
     try:
         # Count so much for each item that LARGE_ITEMS items reach LARGE_BYTES.

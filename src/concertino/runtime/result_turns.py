@@ -53,12 +53,10 @@ PART_BYTES = 512 * 1024
 class ResultTurns:
     """Decides which large results are sent in the current iteration of an event loop.
 
-    Each loop has one such object: result_turns_of(loop). In one iteration, it does one of these:
-
-    - It sends large results, with a total of about 2 MiB (TURN_BYTES).
-    - It lets one call convert the large value that its handler has returned to JSON, or one part.
-
-    All other results and values wait in order.
+    Each loop has one such object: result_turns_of(loop). In one iteration, it either sends large
+    results, with a total of about 2 MiB (TURN_BYTES), or lets one call convert a large value to
+    JSON, or a part of it. (A value is what a handler returns.) All other results and values wait in
+    order.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -101,7 +99,7 @@ class ResultTurns:
     def call_after_waiting(self, callback: Callable[[], object]) -> None:
         """Call `callback` when all results that wait now were sent, and all values converted.
 
-        If none waits, it is called at once.
+        If no result and no value waits, calls it at once.
         """
         if self._conversions or self._converting:
             self._conversions.append(callback)
@@ -211,8 +209,8 @@ async def convert_in_turn(value: Any, shaper: ResultShaper) -> CallToolResult:
     A large value waits if other large values or results wait, or if much was sent in this loop
     iteration. Call this in the task of the call.
     shaper: converts a handler's value to the result of its tool.
-    Raises ResultDropped if UnreadResults expected a small result of the call, and there is no
-    memory for a large one. Raises the exceptions of shaper.shape().
+    Raises ResultDropped if only memory for a small result was reserved (UnreadResults), and none is
+    left. Raises the exceptions of shaper.shape().
     """
     task = asyncio.current_task()
     if task is None:
@@ -276,14 +274,13 @@ def _encode_in_parts(
 
 
 async def finish_conversion(result: CallToolResult, content: Raw, shaper: ResultShaper) -> None:
-    """Count a large value that shaper.encode() has encoded, and check it in parts.
+    """Count a large value that was converted, and check in parts whether it fits the output schema.
 
-    It is checked whether the JSON fits the output schema of the tool.
-    result: the value's result.
+    result: the result that shaper.encode() has made from the value.
     content: the structured content of the result.
     shaper: converts a handler's value to the result of its tool.
-    Raises ResultDropped if UnreadResults expected a small result of the call, and there is no
-    memory for a large one. Raises the exceptions of shaper.shape().
+    Raises ResultDropped if only memory for a small result was reserved, and none is left. Raises
+    the exceptions of shaper.shape().
     """
     turns = result_turns_of(asyncio.get_running_loop())
     turns.count_conversion(len(content))

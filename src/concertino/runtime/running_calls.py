@@ -72,7 +72,8 @@ def call_of(task: asyncio.Task[Any]) -> str | None:
 def place_of_thread(thread: int) -> Place | None:
     """Return the innermost line of the server author's code that a thread executes.
 
-    If the author's code does not appear, the innermost line of any code outside of concertino.
+    If a thread executes no code of the author, but code of a library that concertino has called,
+    returns the innermost line of the library.
     thread: the thread's identifier, from threading.get_ident().
     Returns None if there is no such thread, or if it executes concertino's own code.
     """

@@ -71,15 +71,15 @@ class ServerConnection:
     (runtime/call_connection.py) for the calls; methods without a docstring are described there.
 
     on_subscriptions_changed: called when the client has subscribed to a resource or unsubscribed.
-    budget: the memory that unread responses may take in the whole process.
+    budget: counts and limits the memory for unread responses in the whole process.
     opening_until: while the backend is starting, frames are held back until this time of the loop's
-        clock. Then they are processed, although the backend has not started; calls still wait.
-    describe_start: if it is not None, `initialize` and `server/discover` are then answered with an
-        error, whose text this function returns.
+        clock. Afterwards, requests that need no backend are answered; calls wait for the start.
+    describe_start: returns the text of the error with which `initialize` and `server/discover` are
+        answered after opening_until, until the backend has started. None to answer them normally.
 
     Attributes:
     closed: a future that is done when the connection is closed and all its tasks have ended.
-    principal: the verified identity of the client's user; b"" if it is not known.
+    principal: the `identity` of the client's verified Principal; b"" if there is none.
     backend: the outermost backend, which handles the calls.
     session: the MCP session, which sends notifications and requests to the client.
     loop, thread: the event loop, and the identifier of the thread that runs it.
@@ -280,8 +280,8 @@ class ServerConnection:
     def hold_opening(self, until: float, describe: Callable[[], str]) -> None:
         """Hold frames back until the time `until`, unless the backend starts sooner.
 
-        If the backend has not started then, `initialize` and `server/discover` are answered with an
-        error until it starts; calls go on waiting for the start.
+        If the backend has not started by then, `initialize` and `server/discover` are answered with
+        an error until it starts. Calls wait for the start without this limit.
         until: a time of the loop's clock.
         describe: returns the text of the error responses.
         """
@@ -293,8 +293,8 @@ class ServerConnection:
     async def opens_with_handshake(self, within_s: float) -> bool:
         """Wait for the client's first message, and return whether it is `initialize`.
 
-        Returns False if no message arrives within `within_s` seconds. The alternative to
-        `initialize` is a request of MCP 2026-07-28, which needs no handshake.
+        Returns False if no message arrives within `within_s` seconds. A client of MCP 2026-07-28
+        sends another request first, because it needs no handshake.
         """
         from concertino.runtime.opening import FirstMessage, is_handshake
 
@@ -503,8 +503,8 @@ class ServerConnection:
     def cut_off(self, *blocking: SessionRequest) -> None:
         """Answer all calls with an error. Called in a thread before the process ends.
 
-        blocking: the call, if there is one, whose first step blocks the loop. It is not among the
-            running calls of the Peer yet.
+        blocking: the call whose first step blocks the loop, if there is one. The Peer does not list
+            it as running yet.
         """
         self._end.fail_calls(*blocking)
 

@@ -41,10 +41,10 @@ class ShutdownWatchdog:
     """Ends the process at the latest drain_s + 2 s (LEAVE_S) after begin_shutdown() was called.
 
     If a handler blocks the event loop when the input ends, nobody can call begin_shutdown(). Then
-    the watchdog notices the end of the input itself.
+    the watchdog counts the time from the end of the input, which it notices itself.
 
     loop: the event loop, which may be blocked.
-    reading: the file descriptor of the input, to notice its end; -1 if there is none.
+    reading: the file descriptor of the input; -1 if there is none.
     drain_s: how many seconds calls may run after the shutdown has begun.
     log: the log of the server; `writer` writes its lines to stderr.
     release: removes the files that would remain after the process. Called in the watchdog's thread.
@@ -52,10 +52,10 @@ class ShutdownWatchdog:
     Attributes that runtime/process.py sets:
     code: the exit code with which the watchdog ends the process.
     is_serving: whether the backend has started.
-    on_blocked: called in a thread if a handler blocks the loop when a signal comes, so that the
-        loop itself cannot begin the shutdown.
+    on_blocked: called in a thread if a handler blocks the loop when a signal comes. It logs that
+        the shutdown begins, which the loop cannot do.
     on_timeout: called in a thread just before the watchdog ends the process, if the loop is still
-        blocked. It has about 0.5 s (LAST_LOG_S).
+        blocked. It has about 0.5 s (LAST_LOG_S) to answer the clients.
 
     Other attributes:
     has_signal: whether a signal has begun the shutdown.

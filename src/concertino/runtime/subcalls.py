@@ -47,15 +47,15 @@ SHOWN_NAMES = 3
 class SubcallContext(ContextWrapper):
     """A Context whose call_tool() calls tools of the same server.
 
-    The called tool also gets a SubcallContext, as its context. progress() sends nothing. All other
-    methods are forwarded to `inner`.
+    The called tool gets another SubcallContext. progress() sends nothing. All other methods are
+    forwarded to `inner`.
 
     inner: the context of the client's call, or a wrapper around it.
     backend: the outermost backend, with all guards, which handles the subcalls.
     meta: the `_meta` of the client's call, passed on for its trace context.
     chain: the names of the tools that call each other; the tool of the client's call comes first.
-    count: a list with one item, the number of subcalls so far. It is a list because one direct
-        subcall of the client's call, and all subcalls below it, count in the same object.
+    count: a list with one item, the number of subcalls so far. It is a list because the contexts of
+        all subcalls inside one another share it.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class SubcallContext(ContextWrapper):
     def subcall_context(self, context: Context) -> SubcallContext:
         """Return a SubcallContext whose subcalls use `context`, with the same limits.
 
-        context: this context, or a wrapper around it. Called tools use it for everything except
-            call_tool(). A wrapper passes itself, so that it sees the called tools' log messages.
+        context: this context, or a wrapper around it. The called tools use `context` for everything
+            except call_tool(). A wrapper passes itself, so that it sees their log messages.
         """
         return SubcallContext(context, self._backend, self._meta, self._chain, self._count)
 
@@ -101,9 +101,9 @@ class SubcallContext(ContextWrapper):
         arguments: the arguments of the tool; None for no arguments.
         into: the type to which the result is converted; None for a CallToolResult.
 
-        Raises RpcError for an unknown tool, and ProtocolError if the result does not fit `into`.
-        Raises ToolError with the text of the result if `into` is given and the tool has failed.
-        Raises ToolError if subcalls nest more than MAX_DEPTH deep, or are more than MAX_CALLS.
+        Raises RpcError for an unknown tool, and ToolError for more than 16 nested calls (MAX_DEPTH)
+        or more than 10,000 calls inside one (MAX_CALLS). With `into`, raises ToolError with the
+        text of the result if the tool has failed, and ProtocolError if the result does not fit.
         """
         chain = (*self._chain, name)
         self._count_subcall(chain)

@@ -35,8 +35,8 @@ class ThreadJob:
     loop_jobs: the LoopJobs of the event loop that waits for the job.
     context: the context variables with which the function runs.
     task: the task that called Threads.run(), for the log.
-    sent: None unless the value is large. Then the thread waits for this event, which the loop sets
-        when it has sent or dropped the value.
+    sent: for a large value, an event that the loop sets when it has sent or dropped the value. The
+        thread waits for it. None for other values.
     trial_kind: the kind of the job's call, while ThreadTrials counts the call; otherwise None.
     """
 
@@ -69,15 +69,17 @@ class LoopJobs:
 
     add() passes a job that has ended to the loop. Threads changes the attributes.
     trials: limits the calls of tools while little is known about their results.
-    on_large: called on the loop with each job that has a large result, before run() takes it.
-    on_trial_end: called on the loop with each other job whose call `trials` has counted.
+    on_large: called on the loop with each job that has a large result, before run() takes the
+        result.
+    on_trial_end: called on the loop with each job that has a small result or none, and whose call
+        `trials` has counted.
 
     Attributes:
     settled: a cache of handlers whose tools are not on trial any more: id(handler) -> handler. It
         saves 3 us for each call while many calls run.
     kept: the jobs that are kept back: no thread may take them yet, because their tool is on trial
         or because there is no room for their large results.
-    is_check_due: whether a timer will call Threads._check_kept(), which looks at `kept`.
+    is_check_due: whether a timer will call Threads._check_kept(), which starts jobs in `kept`.
     """
 
     def __init__(
@@ -145,9 +147,9 @@ def is_of_kind(job: ThreadJob, kind: Kind) -> bool:
 
 
 def is_unexpected(call: IncomingRequest, size: int) -> bool:
-    """Return whether a result of `size` bytes would be much larger than a call's expected result.
+    """Return whether a result of `size` bytes would be more than twice as large as a call expects.
 
-    Much larger means more than twice as large. Returns False if the handler of the call is known to
-    run, because such a call cannot be kept back any more.
+    Returns False if the handler of the call is known to run, because such a call cannot be kept
+    back any more.
     """
     return not call.has_begun and call.unread is not None and call.expected_bytes < size // 2

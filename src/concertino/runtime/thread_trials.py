@@ -78,12 +78,11 @@ class ThreadTrials:
         return kind in self._trials
 
     def begin(self, kind: Kind, running: int) -> None:
-        """Begin the trial of a kind of call, and add calls that already run to its count.
+        """Begin the trial of a kind of call, unless it has begun, and count calls that already run.
 
-        If the kind is on trial already, only adds the calls. During the trial FIRST_CALLS calls of
-        the kind may run at the same time, and later more.
+        During the trial FIRST_CALLS calls of the kind may run at the same time, and later more.
         kind: the method of the calls and the name of the tool.
-        running: how many calls of the kind run, without those that were counted before.
+        running: how many calls of the kind run that were not counted before.
         """
         if kind in self._trials:
             self._trials[kind].running += running
@@ -107,8 +106,8 @@ class ThreadTrials:
     def end(self, kind: Kind, is_large: bool | None) -> None:
         """Stop counting a call that begin() or try_start() has counted, because it has ended.
 
-        A large result ends the trial; a small one lets more calls of the kind run. Does
-        nothing if the trial has ended already.
+        A large result ends the trial. After many small results, more calls of the kind may run at
+        the same time. Does nothing if the trial has ended already.
         kind: the kind of the call.
         is_large: whether its result was large; None if it has none, because it was cancelled.
         """
@@ -130,12 +129,9 @@ class ThreadTrials:
     def grow(self, is_waiting: Callable[[Kind], bool]) -> None:
         """Double the number of allowed calls of each kind whose running calls may be stuck.
 
-        The kind of a call is its method and the name of its tool. Calls may be stuck because they
-        wait for other calls of the same kind, which may not start yet. This is assumed if as many
-        calls run as are allowed, and one of these is true:
-
-        - All of these calls wait for another thread.
-        - None of these calls has returned anything for SLOW_S seconds.
+        Calls may be stuck because they wait for other calls of the same kind, which may not start
+        yet. This is assumed if as many calls run as are allowed, and all of them wait for another
+        thread, or none of them has returned anything for SLOW_S seconds.
 
         is_waiting: returns whether all running calls of a kind wait for another thread.
         """

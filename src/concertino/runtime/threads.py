@@ -106,10 +106,10 @@ class Threads:
     async def run(self, function: Callable[[], Any]) -> Any:
         """Call `function` in a thread of the pool and return its result.
 
-        The function runs with a copy of the calling task's context variables. It is not called
-        while all threads are busy, or while the results of other calls of the same tool take, or
-        might take, too much memory. If the task is cancelled, a function that still waits is never
-        called; a function that already runs continues, and its result is discarded.
+        The function runs with a copy of the calling task's context variables. It waits while all
+        threads are busy, or while the results of other calls of the same tool take, or might take,
+        too much memory. If the task is cancelled, a function that still waits is never called; a
+        function that already runs continues, and its result is discarded.
 
         Raises the exception of `function`, or RuntimeError if that is a StopIteration, which a
         coroutine cannot raise. Raises RuntimeError after close(), and if the pool has no thread and

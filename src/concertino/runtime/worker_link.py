@@ -66,7 +66,7 @@ def is_worker() -> bool:
 
 
 def follow_parent() -> None:
-    """Tell the parent that this worker serves, and make the worker end when the parent ends.
+    """Report to the parent that this worker serves, and end the worker when the parent has ended.
 
     Must be called on the event loop. Does nothing in a process that is not a worker.
     """

@@ -155,7 +155,7 @@ class LimitedTool(BackendWrapper):
         return await self._call_tool(call, context)
 
     async def close(self) -> None:
-        """Close the tool's other guard, but not the server: the server itself calls this method."""
+        """Close the tool's other guard. Does not close the server, which calls this method."""
         if self._guard is not None:
             await self._guard.close()
 
@@ -167,10 +167,10 @@ def switch(
     tags: Any,
     enabled: bool,
 ) -> list[ChangeKind]:
-    """Show or hide tools, prompts, resources and resource templates.
+    """Enable or disable tools, prompts, resources and resource templates ("entries").
 
     registries: the name of a list, such as "tools" -> the registries whose entries are in the list.
-    switches: the last call of enable() or disable() for each tag.
+    switches: records the call for each of the tags, for entries that are added later.
     selectors: names, URIs, URI templates, or the functions of entries.
     tags: selects all entries with one of these tags.
     enabled: True to enable, False to disable.

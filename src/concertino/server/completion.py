@@ -44,14 +44,13 @@ MAX_VALUES = 100
 
 
 class Completer(Struct, frozen=True):
-    """The source of the values that are suggested for one argument: a list, or a function.
+    """The source of the values that are suggested for one argument.
 
-    A Completer has either `choices`, or both `function` and `bind`.
-    choices: all possible values; empty if there is a function.
-    function: the author's function; None if there is a list.
-    bind: a function bind(value, others, context) that returns the arguments for one call of
-        `function`. `value` is the text that the user has typed so far, `others` has the values of
-        the other arguments. None if there is a list.
+    It has either `choices`, or both `function` and `bind`.
+    choices: all possible values.
+    function: the author's function.
+    bind: bind(value, others, context) returns the arguments for one call of `function`. `value` is
+        the text that the user has typed so far, `others` has the values of the other arguments.
     """
 
     choices: tuple[str, ...] = ()
@@ -125,11 +124,11 @@ async def complete(
     """Handle a call of `completion/complete`.
 
     context: the context of the call, for an author's function with a parameter for it.
-    find: a function find(kind, name) that returns the prompt or resource template; None if there is
-        none that the caller may use. `kind` is "prompt" or "resource template".
+    find: find(kind, name) returns the prompt or resource template; None if there is none that the
+        caller may use. `kind` is "prompt" or "resource template".
     in_thread: in_thread(function) calls a function in a thread, and returns an awaitable of its
         result.
-    Raises RpcError -32602 for an unknown prompt, template or argument.
+    Raises RpcError -32602 for malformed params, and for an unknown prompt, template or argument.
     """
     try:
         params = call.decode_params(CompleteParams)
@@ -166,8 +165,8 @@ async def complete(
     bound = completer.bind(params.argument.value, params.context.arguments, context)
     value = await call_handler(completer.function, bound, in_thread, unchanged)
     if isinstance(value, Iterable) and not isinstance(value, Collection):
-        # A generator may block, or yield values for ever. Therefore take only as many values as are
-        # needed, in a thread.
+        # A generator may block, or yield values for ever. Therefore take values in a thread, and
+        # only one more than are sent, which shows whether there are more.
         lazy = iter(cast("Iterable[Any]", value))
         value = await in_thread(lambda: list(islice(lazy, MAX_VALUES + 1)))
         return CompleteResult(_make_completion(value, is_all=len(value) <= MAX_VALUES))

@@ -76,8 +76,8 @@ class Contexts:
     max_contexts: the largest number of contexts.
     max_bytes: the largest size of all contexts together. When this or max_contexts is exceeded, the
         least recently used contexts are dropped.
-    clock: a function that returns the time in seconds. By default a monotonic clock; for a file,
-        the time since the epoch, because the file outlives the process.
+    clock: returns the time in seconds. By default a monotonic clock; for a file, the time since the
+        epoch, because the file outlives the process.
 
     The methods raise ToolError with one of these codes:
 
@@ -134,6 +134,7 @@ class Contexts:
         context: the handle of an existing context; None to create one.
         key: the name of the value, 1 to 256 characters. An earlier value with this key is replaced.
         value: anything that can be encoded as JSON, so neither NaN nor infinity.
+        Raises ToolError if there is no such context, or if it cannot store this key or value.
         """
         if not 0 < len(key) <= MAX_KEY:
             raise ToolError(

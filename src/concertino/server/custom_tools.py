@@ -34,8 +34,8 @@ def custom_binder(
 ) -> Callable[[Raw | bytes, object], Bound]:
     """Return a function bind(raw, context) for a tool with a hand-written input schema.
 
-    bind() validates `raw`, the arguments of a call as JSON, and returns the positional and keyword
-    arguments for the handler. It raises InvalidArguments for invalid arguments.
+    `raw` is the JSON of a call's arguments. bind() validates it, and returns the positional and
+    keyword arguments for the handler. It raises InvalidArguments for invalid arguments.
     handler: a function of one parameter, which gets all arguments of a call as one dict. A second
         parameter of the type Context gets the context of the call.
     schema: the input schema.

@@ -108,9 +108,7 @@ class Depends:
 class Dependencies:
     """The providers of one server, and the handlers that need them.
 
-    lifespans: a function that returns the server's lifespan functions; it returns None if the
-    server
-        has none.
+    lifespans: returns the server's lifespan functions; None if the server has none.
     in_thread: in_thread(function) calls a function in a thread, and returns an awaitable of its
         result.
 
@@ -139,8 +137,8 @@ class Dependencies:
         The wrapper has only the handler's other parameters. In each call, it calls the providers,
         and passes their values to the handler. Returns None if the handler has no parameters with
         Depends.
-        inline: whether the handler and its providers, if they are `def`, run on the event loop and
-            not in a thread.
+        inline: whether a `def`, the handler or a provider, runs on the event loop and not in a
+            thread.
         in_thread: in_thread(function) calls a function in a thread, and returns an awaitable of its
             result; None for the server's threads.
         Raises RegistrationError for a provider with a parameter that nothing fills, and for a
@@ -168,7 +166,8 @@ class Dependencies:
         provider: the function that is replaced.
         replacement: the function to call instead.
         Raises LookupError if no handler of this server depends on the provider, and
-        RegistrationError if the replacement depends on itself.
+        RegistrationError if the replacement depends on itself, or has a parameter that nothing
+        fills.
         """
         key = _key(provider)
         if key not in self._providers:
@@ -310,7 +309,7 @@ class DependentHandler(FinishingHandler):
     """A handler whose parameters with Depends are filled in each call.
 
     handler: the author's function, or a wrapper of it that fills the lifespan values.
-    providers: the handler's parameters with Depends: name -> provider.
+    providers: the name of a parameter with Depends -> the provider of its value.
     dependencies: all providers of the server, and their replacements by override().
     in_thread: in_thread(function) calls a function in a thread, and returns an awaitable of its
         result; None to run each `def` on the event loop.

@@ -49,7 +49,7 @@ class Provider(Struct, frozen=True, eq=False, weakref=True):
     key: the function itself, or its id() if it cannot be hashed. The replacement of a provider by
         override() has the key of the replaced provider.
     description: the function's name, file and line, for messages.
-    function: the function, perhaps in a wrapper that fills its lifespan values.
+    function: the function, or a wrapper of it that fills its lifespan values.
     is_async: whether the function is an `async def`.
     is_generator: whether the function yields the value, and must be closed after the call.
     contexts: the names of the function's parameters for the Context.
@@ -126,8 +126,8 @@ class Scope:
         """Call a `def` and return its value. It runs in a thread, unless in_thread is None.
 
         If the task is cancelled while a thread runs the function, this method waits until the
-        function has ended, and then raises CancelledError. Otherwise a dependency could be closed
-        while the thread still uses it.
+        function has ended, and then raises CancelledError. Otherwise a provider could be closed
+        while the thread still uses its value.
         """
         if self._in_thread is None:
             return function()
@@ -262,18 +262,17 @@ async def call_in_thread(
     finish: Callable[[Any], T],
     in_thread: InThread,
 ) -> T:
-    """Call a `def` handler, and the providers of its parameters, in one thread.
+    """Call a `def` handler in a thread, and return finish(value) for the value that it returns.
 
-    Providers are the functions in Depends(provider); all of them must be `def`. They are closed in
-    the same thread. If closing takes longer than CLEANUP_S seconds, this function returns while the
+    The same thread opens and closes the providers, the functions in Depends(provider), which must
+    be `def` too. If closing takes longer than CLEANUP_S seconds, this function returns while the
     thread is still closing the providers.
     order: all providers, in the order in which to open them.
     context: the context of the call.
     call: calls the handler with the providers' values: key -> value.
     finish: converts the handler's value to a result.
     in_thread: calls a function in a thread.
-    Returns finish(value) for the value that the handler returns. Raises the exception of the
-    handler or of a provider that could not be opened.
+    Raises the exception of the handler, or of a provider that could not be opened.
     """
     work = _ThreadCall(order, context, call, finish)
     if not any(provider.is_generator for provider in order):
@@ -333,7 +332,7 @@ class _ThreadCall:
     def outcome(self) -> Any:
         """Return the result of the call, or raise its exception.
 
-        May be called when run() has returned, or has called on_result() and is still closing the
+        May be called when run() has called on_result(), also while run() is still closing the
         providers.
         """
         if self._failure is not None:
@@ -347,8 +346,8 @@ class _ThreadCall:
     def run(self) -> Any:
         """Open the providers, call the handler, and close the providers. The thread runs this.
 
-        Returns the result of the call; None if the call has failed. The thread pool measures it, to
-        limit the memory for large results; the caller uses outcome(). Raises nothing.
+        Raises nothing; outcome() returns the result or raises the exception. This method returns
+        the result only for the thread pool, which measures it to limit the memory for large ones.
         """
         opened = _SyncScope(self._order, self._context)
         try:
@@ -425,9 +424,9 @@ class _SyncScope:
     def close(self, failure: BaseException | None) -> Iterator[Provider]:
         """Close all open providers in reverse order. The caller must iterate to the end.
 
-        Each provider is yielded before it is closed, so that the caller can name the provider if
-        closing takes too long. If a provider raises an exception other than `failure`, this method
-        logs the exception. It then goes on with the next provider.
+        Yields each provider before closing it, so that the caller can name the provider if closing
+        takes too long. Logs an exception that a provider raises, unless it is `failure`, and goes
+        on with the next provider.
         failure: the exception of the call, which is thrown into each provider; None if the call has
             a result.
         """

@@ -57,16 +57,18 @@ _log = logging.getLogger("concertino.server")
 
 
 class FinishingHandler(ABC):
-    """A handler whose dependencies stay open until its return value was converted to a result.
+    """A handler with dependencies, which converts its value to a result before it closes them.
 
-    The return value may need an open dependency: database rows, for example, need their session.
-    Therefore the handler gets `finish`, the function that converts the value to a result, and calls
-    `finish` before it closes the dependencies.
+    The value may need an open dependency: database rows, for example, need their session. Therefore
+    the handler gets `finish`, the function that converts the value to a result.
     """
 
     @abstractmethod
     async def call(self, bound: Bound, finish: Callable[[Any], T]) -> T:
-        """Call the handler with the arguments `bound`, and return finish(value) for its value."""
+        """Call the handler, and return finish(value) for its value.
+
+        bound: the positional and keyword arguments.
+        """
 
     @abstractmethod
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -162,8 +164,8 @@ def check_handler(
 
     documented: the parameters that the docstring describes: name -> text.
     parameters: the parameters that clients see: name -> schema.
-    Returns True if the handler has such parameters, but no annotations at all. The caller decides
-    whether that is a mistake.
+    Returns whether clients see parameters, but the handler has no annotations at all. Nothing is
+    logged about that, because it is a mistake only for some handlers.
     """
     annotations: Mapping[str, Any] = getattr(function_of(handler), "__annotations__", {})
     unannotated = [name for name in CONTEXT_NAMES if name in parameters and name not in annotations]
@@ -260,8 +262,8 @@ def is_async(handler: Any) -> bool:
 def is_unbound_method(handler: Handler) -> bool:
     """Return whether the handler has a parameter `self`, but is not bound to an object.
 
-    Such a handler is probably a method that was registered in the body of its class. A parameter
-    `self` with an annotation counts as an ordinary parameter.
+    Such a handler is probably a method that was registered in the body of its class. Returns False
+    if `self` has an annotation: clients are then meant to fill it.
     """
     if not isfunction(handler):
         return False

@@ -26,8 +26,8 @@ def describe_mistakes(
 
     location: the file and line of the handler, from handler_location() in server/functions.py.
     documented: the names of the parameters that the docstring describes.
-    context_names: those of the names `context` and `ctx` that are names of parameters without an
-        annotation, which are probably meant for the Context.
+    context_names: the names of parameters called `context` or `ctx` that have no annotation. They
+        are probably meant for the Context.
     """
     function = function_of(handler)
     own = inspect.signature(handler).parameters

@@ -44,9 +44,9 @@ MethodHandler = Callable[[Call, Context], Awaitable[Struct]]
 class LazyFeatures:
     """The resources, prompts and completion of a server.
 
-    features: what the server offers, such as its capabilities. The argument says what it offers
-        before any function is registered; the attribute is updated. A capability stays when the
-        last prompt or resource is removed, because clients remember it.
+    features: what the server offers, such as its capabilities. The argument is for a server without
+        any function; update_features() changes the attribute. A capability stays when the last
+        prompt or resource is removed, because clients remember it.
     tools: the server's tools.
     in_thread: in_thread(function) calls a function in a thread, and returns an awaitable of its
         result.
@@ -127,7 +127,7 @@ class LazyFeatures:
         return found
 
     def is_disabled_resource(self, uri: str) -> bool:
-        """Return whether a URI could be read if its resource and templates were not disabled.
+        """Return whether all that is registered for a URI, a resource or templates, is disabled.
 
         The server then sends no notification that the resource was updated.
         """
@@ -211,8 +211,8 @@ class LazyFeatures:
     async def handle(self, call: Call, context: Context) -> Struct:
         """Handle a call of any method except tools/call.
 
-        Raises the RpcError of the handler, and exceptions that the runtime must handle, such as
-        Suspended, unchanged. Any other exception of the handler becomes the RpcError -32603.
+        Raises RpcError for an unknown method. Passes on the handler's RpcError, and exceptions that
+        the runtime must handle, such as Suspended. All others become the RpcError -32603.
         """
         handler = self.handlers.get(call.method)
         if handler is None:

@@ -80,11 +80,9 @@ class Lifespans:
     def add(self, function: Function) -> None:
         """Add a generator function, which runs from the start of the server to its end.
 
-        Raises RegistrationError after the server has started, and for a function that
-
-        - is not a generator function, or has parameters,
-        - has no return annotation that names the yielded class, or
-        - yields the same class as an earlier function.
+        The function must be a generator function without parameters. Its return annotation must
+        name the yielded class, which no earlier function may yield.
+        Raises RegistrationError for any other function, and after the server has started.
         """
         signature = read_signature(function)
         name = signature.name
@@ -244,7 +242,7 @@ class Lifespans:
         failures: the exceptions of the functions, in the order in which they were raised.
         opened: the future for which open() waits.
         """
-        # Whether the server has ended the functions: close() was called, or open() was cancelled.
+        # Whether the end was requested: close() was called, or open() was cancelled.
         is_requested = self._closing.is_set() or opened.cancelled()
         failure = failures[0] if is_requested else _cause_of_end(failures)
         for other in failures:

@@ -63,7 +63,7 @@ class LongOperation:
         deletes it at the end of the task, to free the memory of the request.
     ended_at: the time at which the task has ended, by the clock of Operations; None before.
 
-    Constant:
+    Attribute that does not change:
     id: the handle by which clients ask for the operation, its `operationId`.
     """
 

@@ -85,9 +85,9 @@ class Operations:
         still cleaning up.
     limit_s: how many seconds an operation may take before it is cancelled.
     kept_s: how many seconds a result is stored after the end of its operation.
-    kept: how many results are stored; the oldest ones are dropped first.
-    max_kept_bytes: how many bytes the stored results may have together.
-    clock: a function that returns the time in seconds; must not go backwards.
+    kept: how many results are stored at most. The oldest ones are dropped first.
+    max_kept_bytes: how many bytes the stored results may have together, as JSON.
+    clock: returns the time in seconds; must not go backwards.
     Raises ValueError for a number that is not positive, and RegistrationError if the server has
     started already.
     """

@@ -119,7 +119,7 @@ class AccessOptions(TypedDict, total=False):
         bool. It must be quick and cannot be an `async def`. None: every caller may.
     scopes: the scopes that a caller's token must have, such as {"orders:write"}. A caller whose
         token lacks one does not see the tool, prompt or resource in lists, and gets the HTTP status
-        403 if it uses it. Callers without a token, as on stdin and stdout, are not limited.
+        403 on using it. Callers without a token, as on stdin and stdout, are not limited.
     """
 
     tags: Collection[str] | None

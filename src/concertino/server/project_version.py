@@ -18,9 +18,9 @@ INSTALLED = ("site-packages", "dist-packages")
 def project_version(file: str) -> str:
     """Return the version of the project of a Python file; "" if none is found. Raises nothing.
 
-    An installed module has the version of the distribution with the same name. Any other file has
-    the version in the pyproject.toml of its import root: the directory that contains the module, or
-    its top-level package. If this directory is named `src`, the parent may have the pyproject.toml.
+    For an installed module, this is the version of the distribution that has the module's name. For
+    any other file, it is the version in the pyproject.toml next to the module or to its top-level
+    package. If these are in a directory named `src`, its parent may have the pyproject.toml.
     """
     root, name = find_root(file)
     try:

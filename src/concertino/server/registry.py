@@ -47,8 +47,8 @@ class EntryPage(Struct, Generic[E], eq=False):
     """One page of a registry's entries.
 
     next_cursor: the cursor of the next page; None on the last page.
-    result: the list result made of this page, such as a ListToolsResult. None until the code that
-        makes the result stores it here for later requests.
+    result: a cache for the list result made of this page, such as a ListToolsResult; None at first.
+        The code that makes the result sets it.
     """
 
     entries: list[E]
@@ -100,8 +100,8 @@ OPEN_ACCESS = Access()
 class TagSwitches:
     """Stores the last call of enable() or disable() for each tag.
 
-    All registries of a server share one object of this class. Such a call also decides whether
-    entries that are added later are enabled, if they have the tag.
+    All registries of a server share one TagSwitches. The last call for a tag also decides whether
+    entries with this tag that are added later are enabled.
 
     Attribute:
     last: tag -> the last Switch for this tag. set() replaces this mapping by a new one, so that any
@@ -114,10 +114,10 @@ class TagSwitches:
         self._lock = threading.Lock()
 
     def set(self, tags: Iterable[str], enabled: bool) -> Switch:
-        """Record that entries with one of the tags are enabled or disabled from now on.
+        """Record for each tag that its entries are enabled or disabled.
 
-        Returns the new Switch. The caller must pass it to Registry.switch() of each registry;
-        only then are the entries that are registered already shown or hidden.
+        Returns the new Switch. The caller must pass it to Registry.switch() of each registry, which
+        enables or disables the entries that are registered already.
         """
         with self._lock:
             self._count += 1
@@ -231,9 +231,8 @@ class Registry(Generic[E]):
         return record.entry
 
     def switch(self, names: Iterable[str], switch: Switch) -> bool:
-        """Enable or disable the entries with these names.
+        """Enable or disable the entries with these names, and those that TagSwitches.set() selects.
 
-        Also applies the tags that TagSwitches.set() has just switched.
         names: the names of the entries. Unknown names are ignored.
         switch: the new Switch, which TagSwitches.set() has returned.
         Returns whether the set of enabled entries has changed.

@@ -63,9 +63,19 @@ _URI = re.compile(
 )
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
-# Where the content of a resource comes from: the contents themselves, a file, or a function (a
-# tuple: the function, and the converter of its arguments).
-Source = list[ResourceContents] | File | tuple[HandlerCall, StringArguments]
+
+class FunctionSource(Struct, frozen=True):
+    """A function that returns the content of a resource.
+
+    arguments: makes the arguments of the function, which has no parameters that clients fill.
+    """
+
+    function: HandlerCall
+    arguments: StringArguments
+
+
+# Where the content of a resource comes from: the contents themselves, a file, or a function.
+Source = list[ResourceContents] | File | FunctionSource
 
 
 class RegisteredResource(Struct, frozen=True):
@@ -253,7 +263,7 @@ class Resources:
         )
         resource = check_against_schema(resource, owner)
         hints = _choose_hints(options, self._hints, access)
-        location = "" if isinstance(source, tuple) else caller_location()
+        location = "" if isinstance(source, FunctionSource) else caller_location()
         return RegisteredResource(resource, source, hints, location)
 
     def _make_template(
@@ -316,7 +326,10 @@ class Resources:
         raise not_registered("resource or template", uri, known)
 
     def is_disabled(self, uri: str) -> bool:
-        """Return whether a URI has resources or templates, all of which are disabled."""
+        """Return whether all that is registered for a URI, a resource or templates, is disabled.
+
+        Returns False if nothing is registered for it.
+        """
         resources, templates = self.resources, self.templates
         if uri in resources.entries:
             return False
@@ -409,10 +422,9 @@ class Resources:
         """
         if isinstance(source, File):
             return finish(await self._in_thread(lambda: source.read(uri)))
-        if isinstance(source, tuple):
-            function, arguments = source
-            bound = arguments.bind({}, context)
-            return await call_handler(function, bound, self._in_thread, finish)
+        if isinstance(source, FunctionSource):
+            bound = source.arguments.bind({}, context)
+            return await call_handler(source.function, bound, self._in_thread, finish)
         return finish(source)
 
     async def _read_template(self, uri: str, context: Context) -> ReadResourceResult:
@@ -489,7 +501,7 @@ def _choose_hints(options: ResourceSettings, default: CacheHints, access: Access
 
 def _make_function_source(
     owner: str, handler: Handler, options: ResourceSettings
-) -> tuple[HandlerCall, StringArguments]:
+) -> FunctionSource:
     """Return the source of a resource whose content a function returns.
 
     owner: the name of the resource, for errors.
@@ -500,7 +512,7 @@ def _make_function_source(
     if arguments.schemas:
         names = ", ".join(arguments.schemas)
         raise RegistrationError(f"{owner}: its URI has no variables, so nothing fills {names}")
-    return function, arguments
+    return FunctionSource(function, arguments)
 
 
 def _name_of(handler: Handler) -> str:

@@ -504,7 +504,8 @@ class Server(ServerBackend):
         Tests use it: `with server.override(get_session, get_fake_session): ...`
         provider: the function that is replaced.
         replacement: the function to call instead; anything that Depends() accepts.
-        Raises LookupError if no function that is registered with this server uses the provider.
+        Raises LookupError if no function that is registered with this server uses the provider, and
+        RegistrationError for an unsuitable replacement.
         """
         return self._filled.dependencies().override(provider, replacement)
 
@@ -522,8 +523,8 @@ class Server(ServerBackend):
         If the handler has no such parameters, the handler itself is returned. add_tool() and the
         other methods that register handlers already call this method.
         inline: whether a `def` runs on the event loop and not in a thread.
-        in_thread: calls a function in a thread, and returns an awaitable of its result. None for
-            the threads of this server.
+        in_thread: in_thread(function) calls a function in a thread, and returns an awaitable of its
+            result. None for the threads of this server.
         """
         return self._filled.fill(handler, inline, in_thread)
 
@@ -577,7 +578,7 @@ class Server(ServerBackend):
         Needs the extra `http` (see `concertino docs install`). `AsgiApplication(backend)` of
         `concertino.http` does the same for any backend.
         path: the path of the MCP endpoint, below the path at which the application is mounted. The
-            application also serves MCP at `/`.
+            application also serves MCP at the path of the mount itself.
         options: the settings of the HTTP server; None for the defaults of HttpOptions.
         limits: the limits for each session; None for the same limits as in run().
         """

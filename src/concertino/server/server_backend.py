@@ -39,7 +39,7 @@ class ServerBackend:
     """A Backend that calls registered functions, the handlers of tools, prompts and resources.
 
     name: the name of the server, for the log.
-    features: what the server offers before anything is registered.
+    features: what the server offers before any function is registered.
     argument_errors: the response to a call with invalid arguments: "result" for a tool result with
         isError, "protocol" for the JSON-RPC error -32602.
     page_size: how many items one page of a list has.
@@ -118,15 +118,12 @@ class ServerBackend:
 
         A guard around the server uses this function, because it is faster than `handle`.
         method, name: "tools/call" and the name of the tool.
-        Returns None for
-
-        - other methods and unknown tools,
-        - tools with guards of their own, such as rate limits,
-        - all tools if a subclass has overridden `handle`.
+        Returns None if only `handle` may be used: for other methods, unknown tools, tools with
+        guards of their own, such as rate limits, and if a subclass has overridden `handle`.
         """
-        from concertino.backend.call_hooks import has_method_of
+        from concertino.backend.call_hooks import is_overridden
 
-        if method != "tools/call" or not has_method_of(self, ServerBackend.handle, self.handle):
+        if method != "tools/call" or is_overridden(self, ServerBackend.handle, self.handle):
             return None
         tool = self._registered_tools.entries.get(name)
         if tool is None or tool.guard is not None:
@@ -137,9 +134,9 @@ class ServerBackend:
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
         """Return a function that checks the arguments of calls of one tool.
 
-        check(call, context) raises ArgumentsRefused or RpcError for invalid arguments. A guard
-        around the server uses it, so that calls with invalid arguments do not count against a rate
-        limit.
+        check(call, context) raises ArgumentsRefused or RpcError for invalid arguments; for an
+        unknown tool, it does nothing. A guard around the server uses it, so that calls with invalid
+        arguments do not count against a rate limit.
         method, name: "tools/call" and the name of the tool.
         Returns None for other methods.
         """

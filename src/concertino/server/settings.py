@@ -63,7 +63,7 @@ def default_version() -> str:
 
 
 class ServerSettings(Struct, frozen=True, omit_defaults=True):
-    """The arguments of Server(...) that are sent to clients unchanged."""
+    """Arguments of Server(...) that clients get unchanged, for check_setting()."""
 
     instructions: str | None
     experimental: Mapping[str, dict[str, Any]] | None
@@ -100,7 +100,7 @@ def cache_hints(ttl_s: float, scope: CacheScope) -> CacheHints:
 def check_options(options: T, declaration: type, owner: str) -> T:
     """Check the options of a decorator, and return a copy that was converted to JSON and back.
 
-    options: name -> value. An empty dict is itself returned.
+    options: name -> value. An empty dict is returned without a copy.
     declaration: the TypedDict in server/options.py that declares the options.
     owner: the name of the tool, prompt or resource for error messages, such as `prompt 'greet'`.
     Raises TypeError for an unknown option, RegistrationError for an invalid value.
@@ -193,13 +193,9 @@ def _all_options(declaration: type) -> list[str]:
 def check_setting(value: S) -> S:
     """Check a Struct, and return a copy that was converted to JSON and back.
 
-    Raises ValueError
-
-    - for invalid keys of `meta` or `extensions`,
-    - if the value of a field does not have the type of the field,
-    - if the value of a field has no JSON form, such as NaN, or contains a lone surrogate.
-
-    The text of the error names each invalid field, with the expected and the actual value.
+    Raises ValueError for a field whose value has another type or no JSON form (NaN, or a text with
+    a lone surrogate), and for invalid keys of `meta` or `extensions`. The text of the error names
+    each invalid field, with the expected and the actual value.
     """
     try:
         checked = _round_trip(value, type(value))
@@ -216,11 +212,11 @@ def check_setting(value: S) -> S:
 
 
 def check_against_schema(value: S, owner: str) -> S:
-    """Check a Struct of concertino.types, and return a copy that was converted to JSON and back.
+    """Check a Struct of concertino.types as check_setting() does, and against MCP's schema.
 
     owner: the name of the tool, prompt or resource for error messages, such as `prompt 'greet'`.
-    Raises RegistrationError for a value of the wrong type, and for a number outside of the bounds
-    in MCP's schema.
+    Returns a copy that was converted to JSON and back. Raises RegistrationError for a value of the
+    wrong type, and for a number outside of the bounds in MCP's schema.
     """
     # Imported here, because a server that has only tools does not need it.
     from concertino.types.result_checks import check

@@ -70,9 +70,10 @@ def collect_chunks(handler: Handler, in_thread: InThread | None) -> Run:
 
 
 def bind_with_context(bind: Bind) -> Bind:
-    """Return a function that converts the arguments of a call to those of collect_chunks()'s run().
+    """Return a Bind whose results fit run() of collect_chunks(), which has other parameters.
 
-    The returned function wraps the result of bind() as ((context, args, kwargs), {}).
+    run() takes the context of the call, and the arguments of the generator function as a tuple and
+    a dict.
     bind: converts the arguments of a call to the arguments of the generator function.
     """
 

@@ -49,7 +49,7 @@ def add_guard(
     tool: RegisteredTool,
     guards: ToolGuards,
 ) -> RegisteredTool:
-    """Return the tool with a guard, or the same tool if all options are None or False.
+    """Return a copy of the tool with a guard, or `tool` itself if all options are None or False.
 
     server: the server of the tool.
     tools: the tools of the server.

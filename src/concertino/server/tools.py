@@ -77,9 +77,8 @@ class RegisteredTool(Struct):
     shaper: converts the handler's return values to results.
     guard: a Backend that handles the calls of this tool: it applies the tool's own limits, such as
         `rate_limit` and `scopes`, and then calls the handler. None if the tool has no such limits.
-    is_inactive: whether the tool was removed from the server, or is disabled. This is the only
-    field
-        that changes after the registration.
+    is_inactive: whether the tool was removed from the server, or is disabled. No other field
+        changes after the registration.
     param_headers: the arguments that clients repeat in HTTP headers, such as
         {("user", "region"): "Region"} for the header `Mcp-Param-Region`.
     """
@@ -295,8 +294,8 @@ class Tools(Registry[RegisteredTool]):
 
         handle() checks the arguments at once, and returns a coroutine that calls the tool. It
         raises ArgumentsRefused or RpcError for invalid arguments.
-        handle_any: a function that handles calls of any tool. handle() passes it the calls that
-            arrive after `tool` was removed or disabled, when another tool may have the name.
+        handle_any: handles calls of any tool. It gets the calls that arrive after `tool` was
+            removed or disabled, because another tool may then have the name.
         """
         # Imported here, because only guarded servers need it.
         from concertino.backend.call_hooks import ArgumentsRefused
@@ -322,7 +321,7 @@ class Tools(Registry[RegisteredTool]):
         """Raise ArgumentsRefused or RpcError if the arguments of a call of a tool are invalid.
 
         Does nothing for an unknown tool.
-        name: the name of the tool, which the caller has decoded from `call` already.
+        name: the name of the tool in `call`.
         context: the context of the call.
         """
         from concertino.backend.call_hooks import ArgumentsRefused

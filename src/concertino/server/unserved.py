@@ -26,7 +26,7 @@ def report_unserved_script(server_class: type) -> None:
     script contains no call that serves, such as run(), the report is also written to stderr.
     server_class: the class Server, which this module cannot import.
     """
-    # When the process ends, the main module has no __file__ any more.
+    # sys.argv, because the main module has no __file__ any more when the process ends.
     path = Path(sys.argv[0])
     # Say nothing if the process ran no script, or is a console. sys.last_value exists if an
     # exception has ended the script, which was reported already.

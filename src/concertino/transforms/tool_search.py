@@ -20,7 +20,7 @@ from concertino.backend.call_hooks import (
     HooksSlot,
     Work,
     call_starter_of,
-    has_method_of,
+    is_overridden,
 )
 from concertino.backend.interface import Backend, Call, Context
 from concertino.backend.wrappers import BackendWrapper
@@ -173,7 +173,7 @@ class ToolSearch(BackendWrapper):
         subclass of this class overrides `handle`.
         """
         inner = call_starter_of(self.inner)
-        if inner is None or not has_method_of(self, ToolSearch.handle, self.handle):
+        if inner is None or is_overridden(self, ToolSearch.handle, self.handle):
             return None
         begin_inner = inner.begin
 
