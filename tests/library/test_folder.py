@@ -164,6 +164,12 @@ def test_there_is_a_limit_to_files_and_to_depth(tmp_path: Path) -> None:
     assert [rule for _, rule in rules(folder(tmp_path / "deep"))] == ["oversized"]
 
 
+def test_as_many_files_as_are_allowed_are_no_problem(tmp_path: Path) -> None:
+    fill(tmp_path, {f"{number:02}.md": "" for number in range(10)})
+    assert len(folder(tmp_path, max_files=10).listing().files) == 10
+    assert rules(folder(tmp_path, max_files=10)) == []
+
+
 def test_prompts_inside_of_resources_are_no_resources(tmp_path: Path) -> None:
     fill(tmp_path, {"a/b.md": "b", "prompts/p.md": "p", "prompts/x/q.md": "q"})
     collection = FileLoader("s", folder(tmp_path), folder(tmp_path / "prompts"))

@@ -255,7 +255,7 @@ def special(name: str, mode: int) -> zipfile.ZipInfo:
         ("./a", "expected a path within the package"),
         ("a\nb", "expected a path within the package"),
         ("../folder/", "expected a path within the package"),
-        ("x" * 256, "expected at most 1024 bytes in a path"),
+        ("x" * 256, "expected at most 1024 bytes in a path, 255 between two slashes"),
         ("/".join("d" * 40), "expected at most 32 folders in each other"),
         ("run.py/below.py", "run.py/below.py: "),
         (special("link", stat.S_IFLNK | 0o777), "link: expected files and folders, got a symbolic"),
@@ -272,6 +272,10 @@ def test_a_wheel_with_what_is_no_file_within_it_is_refused(
     assert expected in str(raised.value)
     assert list(data.iterdir()) == []
     assert not (tmp_path / "data" / "out.py").exists()
+
+
+def test_a_file_below_as_many_folders_as_are_allowed_is_installed(tmp_path: Path) -> None:
+    install(wheel_of(tmp_path, ("d/" * 32 + "file", b"")))
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")

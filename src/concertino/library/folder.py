@@ -152,11 +152,11 @@ class Folder:
 
         if stat.S_ISDIR(status.st_mode):
             for path, file_status in self._walk(root, under, excluded, listing):
-                self._add(listing, root, path, file_status)
                 if len(listing.files) >= self._max_files:
                     text = f"has more than {self._max_files} files: the others are left out"
                     listing.add_problem(under, "oversized", text)
                     break
+                self._add(listing, root, path, file_status)
         else:
             self._add(listing, root, under, status)
         listing.files = dict(sorted(listing.files.items()))

@@ -131,5 +131,8 @@ def check_package_path(path: str) -> str:
     if is_outside or "\\" in path or not path.isprintable():
         raise InvalidPackage(f"{path!r}: expected a path within the package")
     if len(path.encode()) > MAX_PATH or any(len(part.encode()) > MAX_PART for part in parts):
-        raise InvalidPackage(f"{path[:80]!r}...: expected at most {MAX_PATH} bytes in a path")
+        raise InvalidPackage(
+            f"{path[:80]!r}...: expected at most {MAX_PATH} bytes in a path, "
+            f"{MAX_PART} between two slashes"
+        )
     return path

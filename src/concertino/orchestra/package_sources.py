@@ -35,7 +35,7 @@ MAX_ARCHIVE_BYTES = 256 * 2**20
 # The size of all files together.
 MAX_BYTES = 512 * 2**20
 MAX_FILES = 10_000
-# The depth of directories.
+# How many directories may be nested around a file.
 MAX_DEPTH = 32
 # How many bytes of a file are read at once.
 CHUNK_BYTES = 2**20
@@ -108,7 +108,7 @@ class PackageFiles:
         package exceeds a limit.
         """
         check_package_path(path)
-        if path.count("/") >= MAX_DEPTH:
+        if path.count("/") > MAX_DEPTH:
             raise InvalidPackage(f"{path}: expected at most {MAX_DEPTH} folders in each other")
         if len(self.added) >= MAX_FILES:
             raise InvalidPackage(f"expected at most {MAX_FILES} files")

@@ -75,7 +75,7 @@ async def sample_at_hub(
 
     response = await ask("ai_sample", {"request": to_builtins(sampling)})
     prompt = _single_text(sampling)
-    # No plugin has the tool ai_sample. The tool ai_prompt is enough for a single text.
+    # If no plugin has the tool ai_sample, the tool ai_prompt is enough for a single text.
     if response.error_code == "tool_not_found" and prompt is not None:
         arguments: dict[str, object] = {"prompt": prompt}
         if sampling.system_prompt:

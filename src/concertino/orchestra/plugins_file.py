@@ -41,6 +41,7 @@ MAX_BYTES = 2**20
 MAX_PLUGINS = 1000
 # The limit for the depth of lists and mappings; the format has 5 levels.
 MAX_DEPTH = 32
+# The keys that a file may have.
 MEMBERS = ("listen_addr", "tcp_addr", "certs_dir", "cluster", "plugins")
 
 
