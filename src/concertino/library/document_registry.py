@@ -183,9 +183,9 @@ class DocumentRegistry:
         candidates = (
             # The name is a key.
             self._keys.get(name),
-            # It is the path of a file.
+            # The name is the path of a file.
             name,
-            # It is the path of a symbolic link, with or without the `.md` of the link.
+            # The name is the path of a symbolic link, with or without the `.md` of the link.
             self._links.get(name),
             self._links.get(f"{name}.md"),
         )

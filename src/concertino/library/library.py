@@ -225,6 +225,8 @@ class Library:
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         """Return the result of a client's request.
 
+        call: the request, such as `resources/list`.
+        context: not used.
         Raises RpcError for an unknown method, an unknown resource or prompt, and invalid params.
         """
         loaded = self._loaded
@@ -351,8 +353,9 @@ class _LoadedLibrary:
     def is_stale(self) -> bool:
         """Return whether to scan the directories before a call is answered.
 
-        This is necessary if the watcher polls, and so notices changes late, and the latest scan is
-        old. It is not if the operating system reports changes, or if changes are not followed.
+        A scan is necessary if the watcher polls, and so notices changes late, and the latest scan
+        is old. It is not necessary if the operating system reports changes, or if changes are not
+        followed.
         """
         if self.watcher is None or self.watcher.receives_events:
             return False

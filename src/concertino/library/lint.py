@@ -92,7 +92,7 @@ def lint(
     Without tantivy, lint() cannot check whether searches find each document, and says so in
     LintReport.skipped.
 
-    resources, prompts: the directories of the library; None for one that it does not have.
+    resources, prompts: the directories; None for a directory that the library does not have.
     scheme: the scheme of the library's URIs.
     count: counts the tokens of a text.
     Raises ConcertinoError if a file has front matter and PyYAML is not installed.

@@ -115,7 +115,7 @@ class ResourceReader:
         if parts is None:
             return ""
         key, query = parts
-        # Only searches have a query. A search without one is an error when it is read.
+        # Only searches have a query. A search without a query is an error when a client reads it.
         if query is not None or key == REGISTRY or self._find_catalogue(key) is not None:
             return None
         try:

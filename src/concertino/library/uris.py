@@ -62,8 +62,8 @@ def split_uri(scheme: str, uri: str) -> tuple[str, str | None] | None:
 
     The key is the part between `scheme://` and `?`, percent-decoded. The query is the undecoded
     part after `?`; None if there is no `?`.
-    Returns None instead of the two values if the URI does not have this scheme, has a fragment or
-    is too long.
+    Returns None instead of the two values if the URI does not have this scheme, has a `#` before
+    the `?`, or is too long.
     """
     prefix, separator, rest = uri.partition("://")
     if not separator or prefix.lower() != scheme or len(rest) > MAX_URI:
@@ -73,6 +73,7 @@ def split_uri(scheme: str, uri: str) -> tuple[str, str | None] | None:
         decoded = os.fsdecode(unquote_to_bytes(path))
     except UnicodeError:
         return None
+    # In a query, `#` belongs to the text, as in `query=C#`: clients do not always encode it.
     if len(decoded) > MAX_PATH or "#" in path:
         return None
     return decoded, query if question else None

@@ -121,10 +121,12 @@ class Watcher:
         before = self._identities()
         events = watch(
             *self._folders,
+            # Report the changes of all files. The default leaves out some, such as those in .venv.
             watch_filter=None,
             recursive=self._is_recursive,
             debounce=DEBOUNCE_MS,
             step=STEP_MS,
+            # Yield an empty set every TICK_MS if nothing changes, for the checks in the loop below.
             rust_timeout=TICK_MS,
             yield_on_timeout=True,
             stop_event=_StopEvent(self._closed, self._on_watching),

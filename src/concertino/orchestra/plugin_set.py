@@ -32,9 +32,9 @@ class PluginSet:
     """Starts, changes and ends the plugins of a hub. Use it on one event loop.
 
     entries: the enabled plugins, in the order of the plugins file.
-    stop_s: how long stop() waits for the plugins to end by themselves, in seconds. It takes at most
-        stop_s more to end the plugins that still run: it closes their stdin, sends SIGTERM, and at
-        last SIGKILL.
+    stop_s: how long stop() waits for the plugins to end by themselves, in seconds. To end plugins
+        that still run then, stop() takes at most stop_s more: it closes their stdin, sends SIGTERM,
+        and at last SIGKILL.
     on_change: called when a plugin's state, tools or prompts have changed, and when plugins were
         added or removed.
 

@@ -199,7 +199,7 @@ class PluginsReload:
             approved = ApprovedFile(str(path), running_definitions)
         self._log_unapproved(unapproved, approved, running)
         self._logged = dict(unapproved)
-        # This method may just have written the approvals. That must not count as a change.
+        # This method may have written the approvals just now, which must not count as a change.
         self._statuses = (self._statuses[0], read_file_status(store.stored_at(path)))
         return unapproved
 
@@ -243,7 +243,7 @@ def _withhold_dependents(
     running: plugin id -> entry, for the plugins that run now.
     withheld: plugin id -> why its change must wait. This function adds the withheld plugins.
     """
-    # Each step changes one entry. It is over when no chosen entry has a missing dependency.
+    # Each step changes one entry. The loop ends when no chosen entry has a missing dependency.
     while missing := [
         (entry.id, dependency)
         for entry in chosen.values()

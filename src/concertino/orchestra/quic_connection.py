@@ -207,7 +207,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
             self.transmit()
             return
 
-        # Otherwise only an acknowledgement may be due: set the timer for it. Without one, the
+        # Otherwise only an acknowledgement may be due: set the timer for it. If none is due, the
         # datagrams may have changed what aioquic must do next: let _handle_timer() ask soon.
         ack_at = cast(Any, self._quic)._spaces[Epoch.ONE_RTT].ack_at
         due = self._loop.time() + ACK_S if ack_at is None else ack_at

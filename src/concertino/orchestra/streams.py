@@ -124,8 +124,8 @@ class ChunkSender:
         """Send a chunk, or add it to the queue if the receiver has no room for the chunk.
 
         On the event loop, await the result to wait until the chunk was sent. In another thread,
-        this method itself blocks until the chunk was sent. After close(), this method drops the
-        chunk. It also drops a chunk without data for a Go program, which cannot use such a chunk.
+        this method itself blocks until the chunk was sent. The chunk is dropped after close(), or
+        if it has no data and the receiver is a Go program, which cannot use such a chunk.
 
         chunk: this method sets its stream_id and sequence number.
         Raises FrameTooLarge if the chunk is too large.
