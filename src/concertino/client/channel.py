@@ -373,7 +373,9 @@ class Channel:
         reason: str,
         cancels: bool,
     ) -> None:
-        """Remove a request from the pending ones, without an outcome, if it is pending.
+        """Remove a pending request from its table, without an outcome.
+
+        Does nothing if the request is not pending.
 
         reason: the reason in notifications/cancelled.
         cancels: whether to send notifications/cancelled.
@@ -551,7 +553,8 @@ class Channel:
         # Requests may wait in _wait_until_writable(). Wake them, so that they raise Disconnected.
         self.on_drain(0)
         self.counts.unanswered += len(self.peer.outgoing)
-        # peer.close() fails the pending requests and returns the server's unanswered ones.
+        # peer.close() fails the pending requests, and returns the server's requests that have no
+        # response.
         for incoming in self.peer.close():
             if incoming.on_cancel is not None:
                 incoming.on_cancel("the connection ended")

@@ -408,8 +408,8 @@ class Client(FeatureMethods, ForwardingMethods):
     ) -> Any:
         """Send a request with any method, and return its decoded result.
 
-        The client adds the `_meta` that the revision requires. It does not check whether the server
-        has declared the capability for the request.
+        The client adds the `_meta` that the revision requires, and does not check whether the
+        server has declared the capability for the request.
 
         params: the params of the request, without `_meta`; None for no params.
         into: the type to which the result is decoded. None for dicts, lists, strings and so on;

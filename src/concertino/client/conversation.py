@@ -442,8 +442,8 @@ class Conversation:
     def _is_unsubscribed(self, method: str, params: Mapping[str, Raw]) -> bool:
         """Return whether a notification reports a change without an open subscription.
 
-        Since 2026-07-28, notifications about changes must belong to an open subscription. Others
-        are ignored.
+        Since 2026-07-28, a notification about a change must belong to an open subscription.
+        Otherwise it is ignored.
         """
         is_change = method == "notifications/resources/updated" or changed_list(method)
         if not is_change or not self.requests.is_modern:

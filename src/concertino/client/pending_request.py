@@ -4,9 +4,8 @@
 - A PendingReply is a request that was sent and waits for its response.
 - A ProgressTracker handles the progress notifications of a request.
 
-The Channel (client/channel.py) sends prepared requests and owns the pending ones. It has one
-DeadlineTimer for all pending requests. This module also has functions that name and quote requests
-in errors.
+The Channel (client/channel.py) sends prepared requests, and has one DeadlineTimer for all pending
+requests. This module also has functions that name and quote requests in errors.
 """
 
 from __future__ import annotations
@@ -183,7 +182,9 @@ class ReplyOwner(Protocol):
         ...
 
     def abandon(self, id: Id, reason: str, cancels: bool) -> None:
-        """Remove a request from the pending ones, without an outcome, if it is pending.
+        """Remove a pending request from its table, without an outcome.
+
+        Does nothing if the request is not pending.
 
         reason: the reason in notifications/cancelled.
         cancels: whether to send notifications/cancelled.

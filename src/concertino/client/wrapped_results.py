@@ -70,9 +70,9 @@ class WrappedResults:
     ) -> CallToolResult:
         """Return a result, with structured content `{"result": value}` replaced by the value.
 
-        Returns the result unchanged if the tool itself returns such objects. This is found out by
-        the tool's output schema. Fetches the list of tools if it is not known; if that fails, all
-        tools count as tools without an output schema.
+        Returns the result unchanged if the tool itself returns such objects, as its output schema
+        shows. Fetches the list of tools if it is not known. If that fails, all tools count as tools
+        without an output schema.
 
         name: the name of the tool.
         result: a result whose structured content is an object with the key `result`.

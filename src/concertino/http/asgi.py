@@ -241,7 +241,7 @@ class _Service:
         return AsgiChannel(self._make_connection(), self._find_path)
 
     def give_back(self, channel: AsgiChannel, *, reusable: bool) -> None:
-        """Take a channel back after a request. It is closed unless it can be used again."""
+        """Take a channel back after a request. Close the channel unless it can be used again."""
         if reusable and not channel.is_closed:
             self._idle.append(channel)
         else:

@@ -1,11 +1,11 @@
 """AsgiChannel: passes the requests of an ASGI server to an HttpConnection, and its responses back.
 
 An ASGI server such as uvicorn parses HTTP itself, but the code that answers requests needs an
-HttpConnection. So a channel acts as the asyncio transport of one: it encodes each ASGI request as
-HTTP bytes, passes them to the connection, and converts the bytes that the connection writes to ASGI
-messages. The usual response, a JSON body, is not encoded as HTTP in between. A call that does not
-wait for anything has its response before data_received() returns, so the request is answered
-without another iteration of the event loop.
+HttpConnection. So a channel acts as the asyncio transport of an HttpConnection: it encodes each
+ASGI request as HTTP bytes, passes them to the connection, and converts the bytes that the
+connection writes to ASGI messages. The usual response, a JSON body, is not encoded as HTTP in
+between. A call that does not wait for anything has its response before data_received() returns, so
+the request is answered without another iteration of the event loop.
 AsgiApplication (asgi.py) makes the channels.
 Source: the ASGI specification 3.0, "HTTP & WebSocket".
 """
@@ -243,8 +243,8 @@ class AsgiChannel(asyncio.Transport):
         """
         self._response.set_json(body, headers)
         if len(body) >= REPORTED_BYTES:
-            # It counts as unread until serve() passes it to the ASGI server. Nobody waits until a
-            # smaller response is read.
+            # The body counts as unread until serve() passes it to the ASGI server. Nobody waits
+            # until a smaller body is read.
             self._pause_writing()
         self._wake()
 

@@ -77,8 +77,8 @@ class Authorization(Struct, frozen=True):
         options = HttpOptions(authorization=Authorization((verify,)))
 
     verifiers: TokenVerifiers, or functions that take a token and return a Principal, or None to
-        refuse it. A function may be async. They are called in this order until one accepts the
-        token.
+        refuse it. A function may be async. The verifiers are called in this order until one accepts
+        the token.
     scopes: the scopes that every token must have.
     cache_s: the time for which a verified token is accepted without being verified again, in
         seconds; at most 60. With 0, each request is verified.

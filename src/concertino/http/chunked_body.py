@@ -77,7 +77,7 @@ class ChunkedBody:
         return at
 
     def _end_line(self, line: bytes) -> None:
-        """Read a complete line: the size of a chunk, the end of one, or a trailer field."""
+        """Read a complete line: the size of a chunk, its end, or a trailer field."""
         if self._is_after_chunk:
             if line != b"\r\n":
                 raise bad_request("a chunk is longer than its size says")

@@ -110,10 +110,10 @@ class EventStream:
     A client that loses its connection resumes the stream with another HTTP request. So a stream may
     be sent over several HTTP responses, one after the other.
 
-    number: the number of the stream within its session. It is part of the ids of its events.
+    number: the number of the stream within its session. Event ids begin with this number.
     store: keeps the events.
-    ids: the ids of the requests whose responses are sent on this stream. It is empty for the stream
-        of messages that belong to no request.
+    ids: the ids of the requests whose responses are sent on this stream; empty for the stream of
+        messages that belong to no request.
     is_primed: whether a response begins with an event that only has an id, so that the client can
         resume the stream even if it gets no other event (2025-11-25).
     accepted: the forms of a response that the client accepts.
@@ -180,8 +180,8 @@ class EventStream:
     def send(self, frame: bytes) -> None:
         """Send a frame (the bytes of a JSON-RPC message) as an event.
 
-        The store keeps the event, within its limits, for a client that resumes the stream. It does
-        not keep events of a subscription.
+        The store keeps the event, within its limits, for a client that resumes the stream. Events
+        of a subscription are not kept.
         """
         self.open()
         self._last += 1
@@ -222,7 +222,7 @@ class EventStream:
             exchange.connection.flush()
 
     def end(self) -> None:
-        """End the current response. It gets no body if the client does not accept a stream."""
+        """End the current response, without a body if the client does not accept a stream."""
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             exchange.on_disconnect = None

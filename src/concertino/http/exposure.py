@@ -28,9 +28,9 @@ def check_exposure(
 ) -> ResourceIdentity | None:
     """Check the options, and return the URL by which clients know the server, with its parts.
 
-    The URL is options.public_url. If that is not set, but the server has authorization, the URL is
-    made of the address of the first listener that is not a Unix socket. Returns None if public_url
-    is not set and the server has no authorization.
+    The URL is options.public_url. If public_url is not set, but the server has authorization, the
+    URL is made of the address of the first listener that is not a Unix socket. Without public_url
+    and authorization, returns None.
 
     options: the settings of the server.
     listeners: the listening sockets.

@@ -74,8 +74,8 @@ class Gate:
             if (pending := self._pending.get(digest)) is not None:
                 # Shielded, because other requests wait for the same task.
                 return asyncio.shield(pending)
-            # This check takes 1 us for a long token. It comes after the look-up in the cache,
-            # because a token in the cache has already passed it.
+            # Check the token after the look-up in the cache, because the check takes 1 us for a
+            # long token, and a token in the cache has already passed it.
             if TOKEN.fullmatch(token) is None:
                 raise self.challenges.malformed("Authorization: expected Bearer and a token")
             result = self._verify(token.decode("ascii"), digest, 0)

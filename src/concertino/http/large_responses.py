@@ -94,8 +94,8 @@ class LargeResponse:
     def feed(self, data: bytes, *, is_last: bool) -> bool:
         """Read the next bytes of the body. Returns True if no more bytes need be read.
 
-        This is so in four cases: the id was found, the body cannot be a response, the body has
-        ended, or it is larger than four times the limit.
+        No more are needed if the id was found, the body cannot be a response, the body has ended,
+        or it is larger than four times the limit.
 
         is_last: whether the body ends with these bytes.
         """

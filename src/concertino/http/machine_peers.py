@@ -54,8 +54,8 @@ log = logging.getLogger("concertino.http")
 ENTRY_LASTS_S = FRONT_END_BUCKETS[FRONT_ENDS_BUCKET]
 # After what time an entry is renewed, in seconds.
 RENEW_S = 15.0
-# How soon after a failed renewal the next one is tried, in seconds. It is short, because an entry
-# may have expired, and then other front ends cannot find the sessions of this one.
+# The pause before a failed renewal is tried again, in seconds. The pause is short, because the
+# entry may have expired, and then other front ends cannot find the sessions of this front end.
 RETRY_S = 1.0
 # The time limit of a request to NATS, in seconds.
 REQUEST_S = 1.0

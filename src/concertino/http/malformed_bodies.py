@@ -20,8 +20,8 @@ class MalformedBodies:
     """Counts and logs the malformed bodies that one server has received."""
 
     def __init__(self, limits: Limits) -> None:
-        # InvalidInput needs a bucket, which limits error responses on other transports. Over HTTP
-        # each POST gets its response, so nothing is ever taken from this one.
+        # InvalidInput needs a bucket, which limits error responses on other transports. Here the
+        # bucket is never used, because over HTTP each POST gets its response.
         bucket = TokenBucket(limits.garbage_answers_per_s, time.monotonic)
         self._input = InvalidInput(bucket)
         self._log = MalformedInputLog(self._input, limits.max_message_bytes)

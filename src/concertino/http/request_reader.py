@@ -56,8 +56,8 @@ class RequestReader:
     parser: parses the heads. Several readers may share it.
     on_head: called with the head of each request before its body is read, unless the head is
         `admitted`. It raises HttpError to refuse the request.
-    on_body_due: called with the head when the client is to send the rest of the body. It is not
-        called if the whole body has arrived, or while `awaits_user` is True.
+    on_body_due: called with the head when the client is to send the rest of the body, but not if
+        the whole body has arrived, and not while `awaits_user` is True.
     on_reserve: called with the size of a large body before it is read. If the size is not known in
         advance, it is called again as the body grows. Raises HttpError to refuse the body.
     max_body_bytes: the limit for a body, in bytes.

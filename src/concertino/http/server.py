@@ -100,8 +100,9 @@ class HttpServer:
     listeners: the listening sockets. This object closes them.
     options: the settings of the server; None for the defaults.
     wrap: wraps each connection before the host gets it, for example to trace messages.
-    peers: passes requests to the other processes that share the sessions. None: the processes of
-        `options.shared_sessions`. If that is None too, sessions stay in this process.
+    peers: passes requests to the other processes that share the sessions. None to pass them to the
+        processes of `options.shared_sessions`; without these options, sessions stay in this
+        process.
     Raises ValueError if the options are not safe for the addresses of the listeners, and if
     `options.shared_sessions` cannot be used. Raises OSError if certificates cannot be read.
 
@@ -287,8 +288,8 @@ class HttpServer:
     def answer_passed_on(self, exchange: Exchange) -> None:
         """Serve a request that another process of this server has passed on.
 
-        It is for a session of this process, or a message of a client whose HTTP+SSE stream this
-        process holds. Raises HttpError to refuse it.
+        The request is for a session of this process, which may be one of 2024-11-05. Raises
+        HttpError to refuse the request.
         """
         read_passed_on(exchange)
         head = exchange.head

@@ -368,7 +368,7 @@ class SessionConnection:
             ids = [item.id for item in _decode_batch(frame) if item.id is not None]
         except DECODE_ERRORS:
             ids = []
-        # All responses belong to the same stream. If they have no id, it is the current one.
+        # All responses belong to the same stream: that of an id, or without ids, the current one.
         found = [stream for id in ids if (stream := self._streams.find(id)) is not None]
         stream = found[0] if found else self._current
         return None if stream is None else self._answer(stream, frame, None, None)

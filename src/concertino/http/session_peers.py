@@ -56,10 +56,7 @@ class SessionPeers(Protocol):
     """
 
     def create_id(self) -> str:
-        """Return an id for a session of this process.
-
-        It has 128 random bits, so nobody can guess it.
-        """
+        """Return an id for a session of this process, with 128 random bits against guessing."""
         ...
 
     def pass_on(self, exchange: Exchange, id: str) -> bool:

@@ -170,7 +170,8 @@ class SseConnection:
 
         So a client that does not read its stream cannot cause more output.
 
-        exchange: the POST, whose body is the message. It gets 202 when the message is passed on.
+        exchange: the POST, whose body is the message. Its response is 202 when the message is
+            passed on.
         Raises HttpError 429 if too many messages wait.
         """
         if self._is_paused:

@@ -124,7 +124,7 @@ class StatelessConnection:
     def write(self, frame: bytes, request_id: Id | None) -> int:
         """Send a frame (the bytes of a JSON-RPC message) of the running request.
 
-        It is sent as the body of the HTTP response or as an event.
+        The frame becomes the body of the HTTP response, or an event.
 
         request_id: the id of the request, if it is known; with it, a result is recognized faster.
         Returns how many bytes of output the client has not read.

@@ -74,7 +74,7 @@ class TlsCertificate:
     def reload(self) -> None:
         """Load the certificate again if its files have changed.
 
-        If they cannot be used, the old certificate stays in use, and an error is logged.
+        If the new files cannot be used, the old certificate stays in use, and an error is logged.
         """
         state = self._read_state()
         if state == self._state:

@@ -16,8 +16,8 @@ __all__ = ["VerifiedTokens"]
 
 # How many accepted tokens are remembered.
 MAX_ACCEPTED = 10_000
-# The limit for refused tokens. They have a separate table, because anybody can send many of them,
-# and they must not displace accepted tokens.
+# How many refused tokens are remembered. Refused tokens have a separate table, because anybody can
+# send many of them, and they must not displace accepted tokens.
 MAX_REFUSED = 1_000
 # How long a refused token is refused without being verified again, in seconds.
 REFUSED_S = 10.0

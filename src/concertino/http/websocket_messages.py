@@ -140,7 +140,7 @@ class WebSocketMessages:
         return f"{side} has closed the WebSocket ({close.code}{reason})"
 
     def send(self, message: bytes) -> None:
-        """Add a message to the output. It is dropped if the WebSocket is closed."""
+        """Add a message to the output. Drop the message if the WebSocket is closed."""
         if self.is_open:
             self._protocol.send_text(message)
 

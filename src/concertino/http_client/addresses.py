@@ -39,7 +39,7 @@ ALLOWED: Mapping[Reach, tuple[Reach, ...]] = {
     "private": ("private", "public"),
     "public": ("public",),
 }
-# How many addresses of a host name are used. The others are ignored.
+# At most this many addresses of a host name are used.
 MAX_ADDRESSES = 16
 
 

@@ -225,8 +225,9 @@ class StreamableHttpConnection:
             # not sent.
             if self._cancel(message.params.request_id):
                 return
-            # Without a session, the notification is not sent, either. With a session, the server
-            # has chosen a version in its response to `initialize`, or it is one of 2024-11-05.
+            # Without a session, the notification is not sent, either. There is a session if the
+            # server has chosen a version in its response to `initialize`, and with a server of
+            # 2024-11-05.
             if not self._encoder.session_version and self._session.fallback is None:
                 return
         if message.method == "initialize":
@@ -289,7 +290,7 @@ class StreamableHttpConnection:
 
         ClientExchange describes the kinds.
         """
-        # The next failure is the first one in a row again.
+        # `failures` counts failures in a row, which this response interrupts.
         exchange.failures = 0
         if exchange.kind == "sse" and head.media_type != EVENT_STREAM:
             # The server is not one of 2024-11-05 either.
@@ -550,7 +551,7 @@ class StreamableHttpConnection:
         if fallback.error is not None:
             self._deliver(fallback.error)
             return
-        # _fail() takes an exchange. This one is never sent; it only says which request fails.
+        # _fail() takes an exchange. This exchange is never sent: it only says which request fails.
         opening = fallback.opening
         self._fail(ClientExchange(self, "post", self._url.path, opening), fallback.failure)
 

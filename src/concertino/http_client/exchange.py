@@ -350,7 +350,7 @@ class ClientExchange:
     def describe_response(self) -> str:
         """Return a description of an unexpected response, for the text of an error.
 
-        It has the status, the media type, and the beginning of the body.
+        The description has the status, the media type, and the beginning of the body.
         """
         head, body = self._response.head, self.body
         assert head is not None

@@ -91,7 +91,7 @@ class ConnectionPool:
         return connection
 
     def put_back(self, connection: PooledConnection) -> None:
-        """Add a connection from connect() to the idle ones. It must have carried no request."""
+        """Make a connection from connect() available to take(). It must have carried no request."""
         connection.idle_since = asyncio.get_running_loop().time()
         self._on_idle(connection)
 

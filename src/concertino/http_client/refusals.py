@@ -87,8 +87,8 @@ def parse_retry_after(
 
     head: the head of the response.
     max_s: the longest pause that counts, in seconds.
-    clock: returns the seconds since the epoch. It is used to compare with an HTTP date if the
-        response has no header Date.
+    clock: returns the seconds since the epoch, to compare with an HTTP date if the response has no
+        header Date.
     """
     text = head.headers.get("retry-after", "")
     if text.isascii() and text.isdigit() and len(text) <= 9:

@@ -32,8 +32,8 @@ class RequestSender:
     url: the URL of the server.
     encoder: makes the HTTP requests.
     credentials: the source of the header Authorization; None for requests without it.
-    on_failure: called with an exchange and the reason for its failure. It is called if the request
-        cannot be sent, and if the server has refused the token and there is no other.
+    on_failure: called with an exchange and the reason for its failure, if the request cannot be
+        sent, and if the server has refused the token and there is no other token.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class RequestSender:
     def authorize(self, exchange: ClientExchange, head: ResponseHead, body: bytes) -> None:
         """Start a task that obtains another token, and then sends the request again.
 
-        If there is no other token, the task calls on_failure with the refusal.
+        If there is no other token, the task calls on_failure with the refusal as the reason.
 
         head, body: the head and the body of the response that refuses the request.
         """
