@@ -14,6 +14,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from warm_commands import run_command_in_bytes
@@ -427,6 +428,20 @@ def test_a_tool_is_shown_by_its_title_that_of_its_annotations_or_its_name(
     """TO-19. The name is what one calls, and stands there always."""
     tool = Tool("t", {"type": "object"}, title=title, annotations=ToolAnnotations(title=annotated))
     assert format_tool(tool) == shown
+
+
+@pytest.mark.parametrize(
+    ("schema", "lines"),
+    [
+        ({"properties": ["a"]}, ["t"]),
+        ({"properties": 5}, ["t"]),
+        ({"properties": {"a": {"type": "string"}}, "required": 5}, ["t [a]", "    a: string"]),
+        ({"properties": {"a": {"type": 5, "description": 6}}}, ["t [a]", "    a: anything - 6"]),
+        ({"properties": {"a": True}, "required": ["a", {}]}, ["t a"]),
+    ],
+)
+def test_a_tool_with_a_malformed_schema_is_listed(schema: dict[str, Any], lines: list[str]) -> None:
+    assert format_tool(Tool("t", schema)) == lines
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ __all__ = [
     "example_command",
     "list_values",
     "parse_arguments",
+    "properties_of",
 ]
 
 # Limit for _list_alternatives(): schemas are untrusted, and may have long chains of references.
@@ -213,7 +214,7 @@ class Parameters(Struct, frozen=True):
 
         schema: the input schema of the tool.
         """
-        properties = _properties_of(schema)
+        properties = properties_of(schema)
         names = _as_list(schema.get("required"))
         # With one of these keywords, names outside of `properties` may be allowed.
         opening_keywords = {"patternProperties", "allOf", "anyOf", "oneOf", "$ref"}
@@ -235,9 +236,10 @@ def check_names(
     """Check the names of arguments of the form KEY=TEXT, and return the unknown ones, for a note.
 
     Names of arguments that are given as JSON are not checked.
-    Raises UsageError if required arguments are missing, unless any JSON was given. Raises it for an
-    unknown argument if `accepted.is_closed`, or if a required one is missing, which the unknown one
-    then probably misspells.
+    Raises UsageError
+    - if required arguments are missing and no JSON was given,
+    - for an unknown argument, if `accepted.is_closed` or if a required argument is missing, whose
+      name the user has probably misspelled.
 
     subject: the name of the tool or prompt, for messages.
     given: the arguments of the command line.
@@ -247,6 +249,7 @@ def check_names(
     """
     unknown = [name for name in given.texts if name not in accepted.types]
     missing = [name for name in accepted.required if name not in given.texts]
+    # JSON is sent unchecked, so that a user can also send arguments that do not fit.
     if given.has_json:
         missing = []
     if unknown and (accepted.is_closed or missing):
@@ -306,8 +309,8 @@ def _explain_missing(
 def example_command(line: str, server: Sequence[str]) -> str:
     """Return a command line that a user can type, as an example in a hint.
 
-    line: the part before `--`, without `concertino`.
-    server: the words after `--`; empty in an interactive session, where `line` is the command.
+    line: the command and its arguments, without `concertino`.
+    server: the words after `--`; empty in an interactive session. Then the result is `line`.
     """
     return f"concertino {line} -- {shlex.join(server)}" if server else line
 
@@ -330,7 +333,7 @@ def convert_texts(tool: str, texts: Mapping[str, str], schema: Schema) -> dict[s
     schema: the tool's input schema.
     Returns name -> value. Raises UsageError for a text that the schema does not allow.
     """
-    properties = _properties_of(schema)
+    properties = properties_of(schema)
     hint = f"{tool} takes {Parameters.of_schema(schema)}"
     return {
         name: _convert(name, text, _list_alternatives(properties.get(name), schema), hint)
@@ -338,7 +341,11 @@ def convert_texts(tool: str, texts: Mapping[str, str], schema: Schema) -> dict[s
     }
 
 
-def _properties_of(schema: Schema) -> dict[str, Any]:
+def properties_of(schema: Schema) -> dict[str, Any]:
+    """Return name -> schema of each argument of a tool; {} if the tool's schema lists none.
+
+    schema: the input schema of the tool. It is untrusted, so the result may contain any values.
+    """
     properties = schema.get("properties")
     return cast("dict[str, Any]", properties) if isinstance(properties, dict) else {}
 
@@ -365,7 +372,7 @@ def list_values(schema: Schema, name: str) -> list[str]:
     Returns [] if the schema lists no values for it.
     """
     values: list[Any] = []
-    for alternative in _list_alternatives(_properties_of(schema).get(name), schema):
+    for alternative in _list_alternatives(properties_of(schema).get(name), schema):
         values += _list_enum_values(alternative)
         if "boolean" in _list_types(alternative):
             values += [True, False]

@@ -13,7 +13,7 @@ from typing import Any, cast
 from msgspec import UNSET, Raw, Struct
 from msgspec.json import decode, encode, format
 
-from concertino.cli.call_arguments import describe_schema
+from concertino.cli.call_arguments import Parameters, properties_of
 from concertino.cli.terminal_text import escape_json, escape_lines
 from concertino.decode_errors import DECODE_ERRORS
 from concertino.logs.formats import escape_controls
@@ -137,30 +137,18 @@ def print_contents(contents: ResourceContents, *, is_embedded: bool = False) -> 
 
 def format_tool(tool: Tool) -> list[str]:
     """Return the lines for a tool: its name and arguments, its description, each argument."""
-    properties: dict[str, Any] = tool.input_schema.get("properties") or {}
-    required: list[str] = tool.input_schema.get("required") or []
-    words = [name if name in required else f"[{name}]" for name in properties]
+    accepted = Parameters.of_schema(tool.input_schema)
+    words = [name if name in accepted.required else f"[{name}]" for name in accepted.types]
     title = tool.title or (tool.annotations.title if tool.annotations else None)
     lines = [escape_controls(" ".join([tool.name, *words]))]
     lines += _format_description(title, tool.description)
-    for name, schema in properties.items():
-        # A schema may also be `true` or `false`.
+    for name, schema in properties_of(tool.input_schema).items():
+        # A schema may also be `true` or `false`, about which there is nothing to say.
         if isinstance(schema, dict):
-            lines.append(
-                "    " + _format_argument(name, cast("dict[str, Any]", schema), tool.input_schema)
-            )
+            description = cast("dict[str, Any]", schema).get("description")
+            text = f"{name}: {accepted.types[name]}" + (f" - {description}" if description else "")
+            lines.append("    " + escape_controls(" ".join(text.split())))
     return lines
-
-
-def _format_argument(
-    name: str,
-    schema: dict[str, Any],
-    root: dict[str, Any],
-) -> str:
-    text = f"{name}: {describe_schema(schema, root)}"
-    if description := schema.get("description"):
-        text += f" - {description}"
-    return escape_controls(" ".join(text.split()))
 
 
 def format_prompt(prompt: Prompt) -> list[str]:
