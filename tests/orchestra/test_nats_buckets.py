@@ -163,6 +163,15 @@ def test_the_buckets_of_front_ends_keep_values_as_long_as_front_ends_need(
     assert asyncio.run(ages()) == [60, 3600]
 
 
+def test_a_store_that_is_no_folder_is_named_without_a_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("concertino.orchestra.nats_server.find_server", lambda: "nats-server")
+    (tmp_path / "store").touch()
+    code, _, err = run(capsys, "up", "notes", "--store-dir", str(tmp_path / "store"))
+    assert (code, err) == (1, f"concertino cluster up: {tmp_path}/store: File exists\n")
+
+
 def test_a_server_for_trying_has_the_buckets_of_its_names_and_its_store_alone(
     tmp_path: Path,
     certificates: Certificates,

@@ -22,6 +22,7 @@ from concertino.cli import FAILED, USAGE
 from concertino.cli.options import add_certs_dir
 from concertino.cli.serving import reject_extra_args
 from concertino.errors import ConcertinoError
+from concertino.transports.listeners import errno_message
 
 DESCRIPTION = (
     "Run the plugins of one hub on several machines, which a NATS cluster connects. "
@@ -131,7 +132,7 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
         sys.stderr.write(f"concertino cluster {args.verb}: {exc}\n")
         return USAGE
     except (ConcertinoError, OSError, ImportError) as exc:
-        sys.stderr.write(f"concertino cluster {args.verb}: {exc}\n")
+        sys.stderr.write(f"concertino cluster {args.verb}: {errno_message(exc)}\n")
         return FAILED
     return 0
 
@@ -180,8 +181,8 @@ def _create_buckets(args: argparse.Namespace, names: list[str]) -> None:
 
     certificates = Certificates(args.certs_dir or default_folder())
     try:
-        # Each item is the name of a bucket, and its settings before and after this command. Those
-        # in `foreign` let others write to the bucket or read it.
+        # Each item is the name of a bucket, and its settings before and after this command. With
+        # its suspicious settings, a bucket copies messages from other streams, or to them.
         buckets = create_buckets(args.cluster, names, certificates, int(args.replicas))
         for name, before, now in buckets:
             text = "created" if before.is_new else "exists already"
