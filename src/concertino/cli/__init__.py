@@ -222,8 +222,8 @@ class CommandFailure(Exception):
     exit_code: the exit code of the process.
     rpc: the error response of the server, as a dict; None if there is none.
     shows_data: whether the report in words shows the data of `rpc`.
-    is_for_client: set this if the command could not start. If an MCP client has started the
-        command, main() then also sends the failure to the client, in response to its requests.
+    is_for_client: whether an MCP client that has started the command also gets the failure, in
+        response to its requests. True for failures before the command serves.
     """
 
     def __init__(

@@ -68,7 +68,8 @@ def _explain_connecting(url: SplitResult, error: Disconnected) -> str | None:
 def suggest_http(address: str, text: str) -> str:
     """Return a hint for a socket at which a program listens that does not speak MCP.
 
-    If the program speaks HTTP at a TCP port, the hint has the URL to use instead.
+    If the program speaks HTTP at a TCP port, the hint has the URL to use instead. Otherwise it says
+    how to start a server.
 
     address: unix:PATH or tcp:HOST:PORT.
     text: the error, which quotes what was received.

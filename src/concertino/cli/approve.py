@@ -70,9 +70,9 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.
-    Returns the exit code: 0 if all is approved now, 1 if --show has found servers that are not
-    approved. Raises
-    CommandFailure if nothing was approved, and UsageError for wrong arguments.
+    Returns the exit code: 0 after an approval, or if none was missing; 1 if --show has found
+    servers that are not approved. Raises CommandFailure if nothing was approved, and UsageError for
+    wrong arguments.
     """
     reject_extra_args(args, server)
     from concertino.proxy.approvals import ApprovalStore

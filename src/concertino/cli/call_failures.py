@@ -155,11 +155,13 @@ def describe_blocked_loop(stderr: str) -> str:
 
 
 def describe_missing_parts(stderr: str) -> list[str]:
-    """Return a line with the reason for each server or plugin behind a server that is not served.
+    """Return lines that name the parts that a server does not offer now, with the reasons.
 
-    stderr: the log of the server, in which the reasons are.
+    A part is a server or plugin that the server starts, and whose tools it offers as its own.
+
+    stderr: the log of the server, which has the reasons.
     """
-    # A part is one of the servers that a composition or a server file joins.
+    # First the servers that a composition or a server file joins.
     parts = re.findall(r"\[ERROR\] \[composition\] cannot start: (.*)", stderr)
     # A hub, which starts plugins, logs these lines, here without their times:
     #     [WARN] [hub.a] it could not boot: no port; it is started again in 1 s

@@ -104,8 +104,8 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> int:
     """Run the selected cases, each of which tests one kind of fault, and return the exit code.
 
     args: the parsed arguments.
-    server: the words after `--`. They continue the command that starts the server, whose first
-        words may stand before `--`, in `args.server`.
+    server: the words after `--`. The command that starts the server is `args.server`, which are
+        words before `--`, followed by these words.
     Exit codes: 0 without failures, 1 with failures, 2 for invalid usage, 128 + n after signal n.
     """
     command = [*args.server, *server]

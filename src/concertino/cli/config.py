@@ -76,8 +76,9 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
 
 def _format_all(entry: ClientEntry) -> list[str]:
-    """Return the texts of all clients, each below its heading. Equal texts are returned once, below
-    the headings of all their clients.
+    """Return the texts of all clients, each below its heading.
+
+    Equal texts are returned once, below the headings of all their clients.
     """
     headings: dict[str, list[str]] = {}
     for client in CLIENTS.values():

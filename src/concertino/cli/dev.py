@@ -62,9 +62,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> NoReturn:
-    """Serve the target, again after each change of its files, until the client disconnects.
+    """Serve the target until the client disconnects, and end the process.
 
-    Ends the process.
+    After a change of the target's files, a new process of the server replaces the old one.
 
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.

@@ -29,9 +29,8 @@ class LibraryOptions(Struct, frozen=True):
 
     resources, prompts: the folders of the library's Markdown files; None if no option names one.
     scheme: the scheme of the resources' URIs; None for the default.
-    name, version: the name and version of the server that clients see. With several targets, they
-        are those of the server that joins the targets, and each folder is a part of it. If several
-        of the targets are folders, the scheme of each is the name of its part.
+    name, version: the name and version of the server that clients see; None for the defaults. If
+        `serve` joins several targets, this is the joined server.
     """
 
     resources: str | None = None
@@ -60,8 +59,8 @@ def find_library_folders(
 ) -> tuple[str | None, str | None]:
     """Return the folder of resources and the folder of prompts of a library. Each may be None.
 
-    The options come first. If an option names no folder, the subfolder of the target is returned,
-    or the folder in the environment variable if there is no target.
+    For each of the two, the option comes first. Without the option, it is the subfolder of the
+    target. Without a target, it is the folder in RESOURCES_PATH or PROMPTS_PATH.
 
     target: a folder with a subfolder `resources` or `prompts`; None for no target.
     Raises TargetError for a target without these subfolders, unless an option names a folder.

@@ -19,9 +19,9 @@ from concertino.runtime.entry import run
 def run_main_block(module: ModuleType, path: str) -> None:
     """Execute a file's `if __name__ == "__main__":` block, from its beginning to its call of run().
 
-    Set runtime.entry.run_calls before, so that run() records its arguments instead of serving. Does
-    nothing if run() is not called at the top level of the block. While the block runs, sys.argv
-    contains only the path.
+    First set the context variable runtime.entry.run_calls to a list: run() then appends its
+    arguments to this list instead of serving. Does nothing if run() is not called at the top level
+    of the block. While the block runs, sys.argv contains only the path.
 
     module: the imported file. The block is executed with its variables.
     path: the path of the file.

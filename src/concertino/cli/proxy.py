@@ -130,12 +130,13 @@ def _add_process_options(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> NoReturn:
-    """Run the proxy, and end the process when the client disconnects, or over HTTP after a signal.
+    """Run the proxy until the client disconnects, or over HTTP until a signal. Ends the process.
 
     args: the parsed arguments.
     server: the words after `--`, which start the server; empty if `args.address` names a server
         that runs.
-    Raises UsageError and CommandFailure if the proxy cannot start.
+    Exit codes: 0 after the client or the signal, 1 if the server does not start. Raises UsageError
+    and CommandFailure if the proxy cannot start.
     """
     reject_usage: Callable[[str], NoReturn] = args.parser.error
     if args.uvloop and not args.http:

@@ -127,7 +127,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
 
     args: the parsed arguments. `args.targets` are Python files, modules, folders or server files.
     server: the words after `--`. This command accepts none.
-    Exit codes: 0 after the client or a signal, 1 if a target cannot be imported or started, 2 if a
+    Exit codes: 0 after that, 1 if a target cannot be imported or started, 2 if a
     target does not exist. Raises UsageError for wrong arguments.
     """
     # Raises UsageError with a reference to --help.

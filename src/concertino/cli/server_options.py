@@ -102,7 +102,10 @@ def client_options(args: Namespace, status: StatusLine) -> dict[str, Any]:
 
 
 def search_path(args: Namespace) -> str:
-    """Return the PATH for the program of the server: the last of --env, or that of this process."""
+    """Return the PATH in which the server's program is searched.
+
+    This is the last PATH in --env, or that of this process.
+    """
     for variable in reversed(args.env):
         name, _, value = variable.partition("=")
         if name == "PATH":
@@ -167,9 +170,10 @@ def is_missing(program: str, path: str) -> bool:
 
 
 def check_program(args: Namespace, server: Sequence[str]) -> None:
-    """Raise CommandFailure if the program of the server does not exist or cannot be executed.
+    """Raise CommandFailure if the server's program is not in PATH, or is not executable.
 
-    If an MCP client has started this command, it gets the failure, too.
+    If an MCP client has started this command, the client gets the failure, too. For a path without
+    a file, raises nothing: the start of the server fails then.
 
     args: the parsed arguments, whose --env and --cwd say where the program is searched.
     server: the words after `--`, a command with its arguments.

@@ -59,8 +59,8 @@ class ServerCommand(Struct):
 
     command: "tools", "call", "resources", "read", "prompts" or "prompt".
     name: the name of the tool or prompt, or the URI of the resource; "" for the commands that list.
-    words: the arguments for the tool or prompt, as the user has typed them.
-    given: the arguments for the tool or prompt, parsed.
+    words: the arguments for the tool or prompt, as the user has typed them; () for other commands.
+    given: the arguments in `words`, parsed.
     """
 
     command: str

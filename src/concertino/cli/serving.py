@@ -24,7 +24,7 @@ LOOK_S = 1.0
 def reject_extra_args(args: Namespace, server: Sequence[str]) -> None:
     """Raise UsageError if there are words after `--`, which would be the command of a server.
 
-    args: the parsed arguments.
+    args: the parsed arguments, whose `parser` raises the error.
     server: the words after `--`.
     """
     if server:

@@ -83,7 +83,7 @@ def unknown_command(word: str, commands: Collection[str], server: Sequence[str])
 
     word: what the user has typed as the command.
     commands: the names of all commands.
-    server: the words after `--`.
+    server: the words after `--`. With them, the suggestion may be to list the server's tools.
     """
     if word.endswith((".py", ".yaml", ".yml")) or os.path.isdir(word):
         hint = f"to serve it: concertino serve {shlex.quote(word)}"

@@ -33,17 +33,16 @@ def load_or_exit(
 ) -> LoadedTarget:
     """Load the targets of `concertino serve`. If that fails, log the failure and end the process.
 
-    A client at stdin gets the failure as the response to its first request.
+    A client that waits for the server gets the failure as the response to its first request.
 
     targets: the files, modules, folders or server files to serve; several are served as one.
     options: the options for a folder of Markdown.
     file_options: the options for server files such as mcp.json.
-    frontend: the Frontend through which clients are connected. It tells the failure to a client.
+    frontend: the Frontend through which clients are connected.
     traceback: whether to log the whole traceback.
     strict: whether to load all targets now and exit if one fails. If it is False, several targets
         are loaded in threads when serving begins, and failures are logged.
-    Exit codes: 2 if a target does not exist, 1 for every other failure. If a client was told, the
-    exit code is always 1.
+    Exit codes: 2 if a target does not exist and no client has got the failure; otherwise 1.
     """
     log = logging_setup.logger("concertino")
     exit_on_signals(frontend.writer)

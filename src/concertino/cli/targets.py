@@ -83,13 +83,13 @@ def load_targets(
 ) -> LoadedTarget:
     """Load the targets of `concertino serve`, and return the backend to serve.
 
-    A single target without a name is served itself. Several targets, or one with a name
-    (NAME=TARGET), become parts of a composition: one backend that has the tools of all its parts. A
-    part without a name gets the name of its file, module or folder.
+    Several targets, or one with a name (NAME=TARGET), become parts of a composition: one backend
+    that has the tools of all its parts. A part without a name gets the name of its file, module or
+    folder. If `options` names folders and no target is a folder, these folders are another part,
+    called `library`. A single target is served itself, unless it has a name or is joined with them.
 
     targets: the words of the command line; empty to serve the folders that `options` names.
-    options: the options for folders of Markdown. If they name folders and no target is a folder,
-        the composition has these folders as another part, called `library`.
+    options: the options for folders of Markdown.
     file_options: the options for server files such as mcp.json.
     strict: whether to load all parts of a composition now, one after the other, and fail if one
         fails. Otherwise each part is loaded in a thread when the composition starts, and a failure
@@ -161,6 +161,7 @@ def _load_parts(
         if name in parts:
             hint = f"give one another: NAME={target}"
             raise TargetError(f"{target}: there are two with the name {name!r}; {hint}")
+        # The URIs of several folders need different schemes.
         part_options = LibraryOptions(scheme=name) if len(folders) > 1 else options
         load = partial(_load_backend, target, part_options, file_options)
         if strict:
@@ -215,8 +216,7 @@ def load_target(
 
     A file without an attribute must contain a single server, or call run() on one.
 
-    target: a Python file, an attribute of a file or module, a folder, a plugins file or a server
-        file, as at the head of this module; without a name.
+    target: one of the forms at the head of this module, such as file.py, but not NAME=TARGET.
     options: the options for a folder of Markdown.
     file_options: the options for a server file such as mcp.json.
     Raises TargetError, and the exceptions of importing the target.
