@@ -782,9 +782,10 @@ def test_a_program_that_is_no_server(command: list[str], said: str, run: Run) ->
 
 
 def test_a_start_that_hangs(run: Run) -> None:
-    ended = run("tools", "--connect-timeout-s", "0.2", "--", "sleep", "60")
+    # Long enough to start a process on a busy machine. Without one, the error names no process.
+    ended = run("tools", "--connect-timeout-s", "1", "--", "sleep", "60")
     said = (
-        r"concertino tools: `sleep 60` did not answer within 0\.2 s; the server \(process \d+\) is "
+        r"concertino tools: `sleep 60` did not answer within 1 s; the server \(process \d+\) is "
         r"running; it wrote nothing to stderr\n"
         r"  --connect-timeout-s S waits longer; -v shows what the server writes to stderr\n"
     )
