@@ -90,7 +90,7 @@ def test_other_credentials_are_approved_anew_and_secrets_are_not_shown() -> None
         return define_server(file.servers[0], file, {}, b"key")
 
     approved = definition(client_secret="hunter22")
-    assert approved["auth.client_secret"].shown == ""
-    assert approved["auth.grant"].shown == "client_credentials"
+    assert approved["auth.client_secret"].log_text == ""
+    assert approved["auth.grant"].log_text == "client_credentials"
     for change in ({"issuer": "https://b.example"}, {"scopes": ["z"]}, {"client_id": "other"}):
         assert definition(client_secret="hunter22", **change) != approved

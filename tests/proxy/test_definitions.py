@@ -40,7 +40,7 @@ def define(
 
 
 def test_texts_are_shown_but_no_values_that_may_be_secrets() -> None:
-    assert {name: part.shown for name, part in define(BASE).items()} == {
+    assert {name: part.log_text for name, part in define(BASE).items()} == {
         "command": "npx",
         "args": "-y 'a server'",
         "cwd": "sub",
@@ -77,7 +77,7 @@ def test_references_are_shown_but_no_text_around_them_or_in_their_defaults(
 ) -> None:
     members = {"command": "x", "env": {"A": text}, "headers": {"B": text}}
     definition = define(members)
-    assert (definition["env.A"].shown, definition["headers.B"].shown) == (shown, shown)
+    assert (definition["env.A"].log_text, definition["headers.B"].log_text) == (shown, shown)
     file = parse_server_file(encode({"servers": {"a": members}}), "/project/mcp.json")
     line = f"  + env.A: {shown or '(not shown)'}"
     assert line in compare_definitions(None, definition, visible_texts(file.servers[0], file, {}))

@@ -211,7 +211,7 @@ class LoginFlow:
             # The client is identified there, because its redirect URI may name the listener's port.
             client, tokens = await self._log_in_by_code(discovery, previous, scopes)
         else:
-            client = await self._identify(discovery, previous, "")
+            client = await self._identify(discovery, previous, redirect_uri="")
             tokens = await self._log_in_without_redirect(discovery, client, scopes)
         login = Login(
             server=self._server.text,

@@ -189,7 +189,7 @@ class LoginStore:
         cannot be read are ignored.
         server: the URL of the MCP server.
         """
-        newest, obtained_at = login_key(server, "", PERSON_GRANTS[0]), -math.inf
+        newest, obtained_at = login_key(server, client_id="", grant=PERSON_GRANTS[0]), -math.inf
         for key in self.names():
             try:
                 file = self._read_file(key)

@@ -64,7 +64,7 @@ class RedirectListener:
             self._server = await self._listen(self._port)
         except OSError:
             # Another program uses the port now.
-            self._server = await self._listen(0)
+            self._server = await self._listen(port=0)
         self._port = self._server.sockets[0].getsockname()[1]
         return self
 

@@ -159,12 +159,12 @@ class ComposedBackend:
         # This method awaits nothing, so a change never overlaps with another change or with
         # close().
         before = dict(self.parts)
-        gone = {name: part for name, part in before.items() if parts.get(name) is not part}
+        removed = {name: part for name, part in before.items() if parts.get(name) is not part}
         # The starts, the directory and the router use the same dict.
         self.parts.clear()
         self.parts.update(parts)
         self._names.set_parts(parts)
-        for name, part in gone.items():
+        for name, part in removed.items():
             start = self._starts.forget(name)
             self._directory.forget(name)
             self._views.pop(name, None)
@@ -345,7 +345,7 @@ class _PartNotifier:
         self._outlet = outlet
 
     def report_change(self, what: ChangeKind) -> None:
-        self._composed.on_part_change(what)
+        self._composed.on_part_change(kind=what)
 
     def report_update(self, uri: str) -> None:
         self._composed.on_part_update(self._name, uri)

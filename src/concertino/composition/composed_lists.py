@@ -98,8 +98,8 @@ class ComposedLists:
                     break
         sources = [page for _, page in pages]
         contents = [page.content for page in sources]
-        whole = self._find_cached(call.method, contents)
-        if whole is None:
+        joined = self._find_cached(call.method, contents)
+        if joined is None:
             # The specification (server/utilities/caching): the list is public only if the lists of
             # all parts are.
             shared = all(part.features().cache_scope == "public" for part in other_parts)
@@ -108,13 +108,13 @@ class ComposedLists:
             # servers before 2026-07-28 have no cache hints.
             if not is_complete and not _are_legacy(sources):
                 hints["ttl_ms"] = 0
-            whole = self._join(pages, next_cursor, hints, listing)
-            # Keep the first page only. It is usually the whole list. When a part that was starting
-            # has started, forget() discards it.
+            joined = self._join(pages, next_cursor, hints, listing)
+            # Keep only the first page, which is usually the whole list. When a part that was
+            # starting has started, forget() discards the page.
             if "cursor" not in call.params:
-                self._lists[call.method] = contents, whole
-        _pass_list(whole, sources, context)
-        return whole
+                self._lists[call.method] = contents, joined
+        _pass_list(joined, sources, context)
+        return joined
 
     def _find_cached(self, method: str, contents: Sequence[Struct]) -> Struct | Raw | None:
         """Return the list that was built from these pages before; None if they have changed.
@@ -124,10 +124,10 @@ class ComposedLists:
         cached = self._lists.get(method)
         if cached is None:
             return None
-        pages, whole = cached
+        pages, joined = cached
         # PartPages returns the same object again for a page that has not changed.
         is_same = len(pages) == len(contents) and all(map(is_, pages, contents))
-        return whole if is_same else None
+        return joined if is_same else None
 
     def _join(
         self,
@@ -246,7 +246,7 @@ def parse_cursor(params: Mapping[str, Raw], names: Sequence[str]) -> tuple[int, 
 
 
 def _pass_list(
-    whole: Struct | Raw,
+    joined: Struct | Raw,
     pages: Sequence[PartPage],
     context: Context,
 ) -> None:
@@ -255,10 +255,10 @@ def _pass_list(
     Then clients of older revisions also get the fields that this package does not know; the session
     leaves them out when it translates a list. Clients of 2026-07-28 get these fields in any case.
     """
-    if isinstance(whole, Raw) and _are_legacy(pages):
-        # The list may have fields of all these revisions, so it counts as the newest one. Names of
-        # revisions are dates, which are compared as text.
-        context.caller.pass_result(whole, max(page.revision for page in pages))
+    if isinstance(joined, Raw) and _are_legacy(pages):
+        # The list may have fields of all these revisions, so it counts as a list of the newest one.
+        # The names of revisions are dates, which can be compared as text.
+        context.caller.pass_result(joined, max(page.revision for page in pages))
 
 
 def _are_legacy(pages: Sequence[PartPage]) -> bool:

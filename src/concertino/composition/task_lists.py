@@ -65,7 +65,7 @@ async def list_tasks(
             return _encode_page(tasks, f"{name}:{page.next_cursor}")
         # The client's cursor is for the first part only.
         params = {member: value for member, value in params.items() if member != "cursor"}
-    return _encode_page(tasks, None)
+    return _encode_page(tasks, next_cursor=None)
 
 
 def _encode_page(tasks: list[Raw], next_cursor: str | None) -> Raw:

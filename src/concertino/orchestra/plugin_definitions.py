@@ -68,7 +68,7 @@ def visible_plugin_texts(entry: PluginEntry) -> Mapping[str, str]:
     if entry.is_mcp:
         file = parse_server_file(entry.config[SERVER].encode(), entry.config[FILE])
         return visible_texts(file.servers[0], file, {})
-    return {member: text.shown for member, text in _program_texts(entry).items() if text.shown}
+    return {member: text.visible for member, text in _program_texts(entry).items() if text.visible}
 
 
 def _program_texts(entry: PluginEntry) -> dict[str, MemberText]:

@@ -56,23 +56,23 @@ class DefinitionPart(Struct, frozen=True, array_like=True):
     """One member of a server's definition (what the user approves), such as `env.TOKEN`.
 
     digest: the HMAC-SHA256 of its text. Without the user's key, a secret cannot be guessed from it.
-    shown: the text for logs, without secrets and shortened; "" if all of it may be a secret.
+    log_text: the text for logs, without secrets and shortened; "" if all of it may be a secret.
     """
 
     digest: str
-    shown: str
+    log_text: str
 
 
 class MemberText(Struct, frozen=True):
     """The text of one member of a definition.
 
     whole: the text as it is in the file, which decides what runs.
-    shown: the text that users may see, in which `(not shown)` stands for each part that may be a
+    visible: the text that users may see, in which `(not shown)` stands for each part that may be a
         secret; "" if all of it may be a secret.
     """
 
     whole: str
-    shown: str
+    visible: str
 
 
 # Name of a member -> the member.
@@ -123,10 +123,10 @@ def make_definition(texts: Mapping[str, MemberText], key: bytes) -> Definition:
     """
     # Values that are hidden must not be shown in other members either, such as an argument. The
     # Redactor decides by the name after the dot, as in `env.TOKEN`.
-    hidden = {name: text.whole for name, text in texts.items() if text.shown != text.whole}
+    hidden = {name: text.whole for name, text in texts.items() if text.visible != text.whole}
     learn_named_secrets({name.partition(".")[2]: text for name, text in hidden.items()})
     return {
-        member: DefinitionPart(_make_digest(key, member, text.whole), _clean(text.shown))
+        member: DefinitionPart(_make_digest(key, member, text.whole), _clean(text.visible))
         for member, text in texts.items()
     }
 
@@ -141,13 +141,13 @@ def visible_texts(
     entry, file, env_file: the same as for define_server().
     """
     texts = _make_member_texts(entry, file, env_file)
-    return {member: text.shown for member, text in texts.items() if text.shown}
+    return {member: text.visible for member, text in texts.items() if text.visible}
 
 
 def value_text(text: str) -> MemberText:
     """Return the MemberText of a value that may contain secrets.
 
-    Its `shown` has only the `${...}` references in the value.
+    Its `visible` has only the `${...}` references in the value.
     """
     # A value such as `secret:NAME` says where a secret is stored, and does not contain it, so all
     # of it may be shown.
@@ -163,20 +163,20 @@ def _make_member_texts(
         # References in an envFile are not replaced, so they are not shown like those in `env`.
         texts[f"envFile.{name}"] = MemberText(value, value if _is_code_variable(name) else "")
     for name, template in entry.env.items():
-        is_shown = _is_code_variable(name)
-        texts[f"env.{name}"] = _make_member_text(template.text, is_shown=is_shown)
+        is_visible = _is_code_variable(name)
+        texts[f"env.{name}"] = _make_member_text(template.text, is_visible=is_visible)
     for name, template in entry.headers.items():
         texts[f"headers.{name}"] = value_text(template.text)
     for name, template in entry.options.auth.items():
-        is_shown = name not in SECRET_AUTH_OPTIONS
-        texts[f"auth.{name}"] = _make_member_text(template.text, is_shown=is_shown)
+        is_visible = name not in SECRET_AUTH_OPTIONS
+        texts[f"auth.{name}"] = _make_member_text(template.text, is_visible=is_visible)
     used = {id for template in _list_templates(entry) for id in find_inputs(template.text)}
     for id in sorted(used & file.inputs.keys()):
         declared = file.inputs[id]
         if (default := declared.default) is not None:
             # Like value_text(), show a default that only says where a secret is stored.
-            is_shown = not declared.is_secret or default.startswith(SECRET)
-            texts[f"inputs.{id}"] = MemberText(default, default if is_shown else "")
+            is_visible = not declared.is_secret or default.startswith(SECRET)
+            texts[f"inputs.{id}"] = MemberText(default, default if is_visible else "")
     return texts
 
 
@@ -184,12 +184,12 @@ def _is_code_variable(name: str) -> bool:
     return name.upper() in CODE_VARIABLES
 
 
-def _make_member_text(text: str, *, is_shown: bool) -> MemberText:
+def _make_member_text(text: str, *, is_visible: bool) -> MemberText:
     """Return the text of a value.
 
-    is_shown: whether users see the whole value, or only the `${...}` references in it.
+    is_visible: whether users see the whole value, or only the `${...}` references in it.
     """
-    return MemberText(text, text) if is_shown else value_text(text)
+    return MemberText(text, text) if is_visible else value_text(text)
 
 
 def _list_plain_texts(entry: ServerEntry) -> dict[str, str]:
@@ -293,4 +293,4 @@ def compare_definitions(
 
 
 def _describe(part: DefinitionPart) -> str:
-    return part.shown or NOT_SHOWN
+    return part.log_text or NOT_SHOWN

@@ -35,11 +35,11 @@ __all__ = [
 
 # A value in pieces: strings, and references to secrets, which are read when the server is started.
 Parts = tuple[str | SecretReference, ...]
-_INPUT = re.compile(r"\$\{input:([^}]*)\}")
+INPUT = re.compile(r"\$\{input:([^}]*)\}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 BRACE = re.compile(r"\$\{|\}")
-# The deepest nesting of defaults within defaults. People need one or two levels; without a limit, a
-# file could exhaust Python's stack.
+# The deepest nesting of defaults within defaults. People need at most two levels; without a limit,
+# a file could exhaust Python's stack.
 MAX_DEPTH = 8
 # Stands for a text that may be a secret.
 NOT_SHOWN = "(not shown)"
@@ -109,7 +109,7 @@ class Expander:
         text = template.text
         if text.startswith(SECRET):
             return (self._parse_secret(text.removeprefix(SECRET), template, label),)
-        return tuple(self._expand(text, template, label, 0))
+        return tuple(self._expand(text, template, label, depth=0))
 
     def _error(
         self,
@@ -246,7 +246,7 @@ def input_variable(id: str) -> str:
 
 def find_inputs(text: str) -> list[str]:
     """Return the ids of the inputs to which a text refers, as in `${input:ID}`."""
-    return _INPUT.findall(text)
+    return INPUT.findall(text)
 
 
 def show_references(text: str) -> str:
@@ -256,7 +256,7 @@ def show_references(text: str) -> str:
     be secrets, too: `Bearer ${TOKEN:-abc}` becomes `(not shown)${TOKEN:-(not shown)}`. Returns ""
     if the value contains no reference.
     """
-    shown = _show_references(text, 0)
+    shown = _show_references(text, depth=0)
     return "" if shown == NOT_SHOWN else shown
 
 

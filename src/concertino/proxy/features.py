@@ -64,7 +64,7 @@ def features_before_start(name: str) -> ServerFeatures:
     name: the name of the server.
     """
     return ServerFeatures(
-        Implementation(name, ""),
+        Implementation(name, version=""),
         tools=True,
         prompts=True,
         resources=True,

@@ -107,7 +107,7 @@ class CallbackCall(ForwardedCall, eq=False):
     slot: the object by which the runner identifies this call.
 
     Attributes:
-    reply: the pending request to the server; None before it is sent, and after the response.
+    reply: waits for the server's response; None before the request is sent, and after the response.
     suspendable: the SuspendableCall that continues this call; None if the server has asked nothing.
     """
 

@@ -26,9 +26,9 @@ from concertino.protocol.call import Call, InputRequired
 __all__ = [
     "ParkedState",
     "ServerState",
+    "make_parked_questions",
     "read_state",
     "to_input_required",
-    "to_parked_question",
     "to_server_call",
 ]
 
@@ -92,7 +92,7 @@ def to_input_required(raw: Raw) -> InputRequired | None:
     return InputRequired(result.input_requests, state)
 
 
-def to_parked_question(questions: Mapping[str, Raw], handle: bytes) -> InputRequired:
+def make_parked_questions(questions: Mapping[str, Raw], handle: bytes) -> InputRequired:
     """Return an InputRequired with the questions of a parked call, and a ParkedState as its state.
 
     A parked call goes on at the server while the client is asked.

@@ -52,8 +52,8 @@ class Manifests:
 
     There is a manifest for each principal (verified user), because each may see different lists.
     name: the name of the server, for the log.
-    find_file: called with a principal; returns the file for its manifest. If it returns None, the
-        manifest is only kept in memory.
+    find_file: called with a principal; returns the file for its manifest, or None to keep the
+        manifest in memory only.
     is_lazy: whether a server with a manifest is started only when a call needs it.
     """
 

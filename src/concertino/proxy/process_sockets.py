@@ -32,6 +32,7 @@ __all__ = [
 
 # After this time, in seconds, a process certainly listens at the socket that it has made.
 OPENING_S = 60.0
+# The name of the directory of the sockets.
 FOLDER = "proxies"
 
 

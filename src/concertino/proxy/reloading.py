@@ -273,7 +273,7 @@ class ReloadingProxy(BackendWrapper):
             return
         self._report([method for method in LISTS if before[method] != now[method]])
         old, new = before["tools/list"], now["tools/list"]
-        for line in compare_tools(old, new, "before"):
+        for line in compare_tools(old, new, label_before="before"):
             log.warning("%s", line)
         if removed := sorted(old.keys() - new.keys()):
             log.warning("%s: tools that are gone: %s", self._proxy.name, ", ".join(removed))

@@ -34,7 +34,7 @@ from concertino.transports.sockets import credentials, is_trusted
 
 __all__ = ["RunningServer", "read_servers"]
 
-# The limit for the answer of a proxy, in seconds. A proxy that hangs does not delay the others.
+# The limit for the answer of one proxy, in seconds, because a proxy may hang.
 ANSWER_S = 1.0
 # The largest size of an answer in bytes.
 MAX_ANSWER = 2**20
@@ -82,7 +82,7 @@ def read_servers(environment: Mapping[str, str]) -> list[RunningServer]:
     environment: the environment variables, such as XDG_STATE_HOME, which may select the directory.
     """
     statuses = {status.pid: status for status in _read_statuses(environment)}
-    memory = _memory_by_group() if statuses else {}
+    memory = _read_memory_by_group() if statuses else {}
     return [
         _describe(status, server, memory)
         for _, status in sorted(statuses.items())
@@ -108,7 +108,7 @@ def _describe(
         server=server.server,
         state=server.state,
         pid=server.pid or None,
-        age_s=_age_s(server.pid) if server.pid else None,
+        age_s=_read_age_s(server.pid) if server.pid else None,
         memory_bytes=memory.get(server.pid) if server.pid else None,
         calls=server.calls,
         restarts=server.restarts,
@@ -142,7 +142,7 @@ def _read_statuses(environment: Mapping[str, str]) -> Iterator[ProxyStatus]:
                 # moment when it is made.
                 if is_refused or not path.exists():
                     continue
-                status = _no_answer(pid, _explain(exc))
+                status = _make_failed_status(pid, _explain(exc))
             if status is not None:
                 yield status
 
@@ -153,7 +153,8 @@ def _explain(exc: Exception) -> str:
     return "the proxy's answer cannot be read: is it of another version?"
 
 
-def _no_answer(pid: str, reason: str) -> ProxyStatus:
+def _make_failed_status(pid: str, reason: str) -> ProxyStatus:
+    """Return what is shown for a proxy that has not answered, or not in the expected form."""
     return ProxyStatus(int(pid), (ServerStatus("?", "no answer", last_error=reason),))
 
 
@@ -174,7 +175,7 @@ def _ask(path: Path) -> ProxyStatus | None:
     return decode(data, type=ProxyStatus)
 
 
-def _memory_by_group() -> dict[int, int]:
+def _read_memory_by_group() -> dict[int, int]:
     """Return process group -> its resident memory in bytes.
 
     A server is started in a process group of its own, to which its child processes belong, too.
@@ -185,6 +186,6 @@ def _memory_by_group() -> dict[int, int]:
     return memory
 
 
-def _age_s(pid: int) -> float | None:
+def _read_age_s(pid: int) -> float | None:
     state = read_process_state(pid)
     return None if state is None else age_s(state)

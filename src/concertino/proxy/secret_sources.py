@@ -41,7 +41,7 @@ SECRET = "secret:"
 SecretKind = Literal["name", "file", "command"]
 # The largest secret, in bytes. Keys and tokens are shorter; a larger file is a wrong file.
 MAX_BYTES = 2**16
-# The limit for a command, in seconds. It is long because some commands ask for a fingerprint.
+# The limit for a command, in seconds: a long time, because some commands ask for a fingerprint.
 COMMAND_S = 60.0
 # The environment variable with the mark of a command, by which a guardian finds the command and the
 # processes that it has started. With STARTED_BY (process_marks.py), agents that a command leaves

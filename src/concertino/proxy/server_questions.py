@@ -44,7 +44,7 @@ class ServerQuestions:
         response to its request; a SuspendableCall can wait for the next request with the answer.
 
     Attributes:
-    waiting: the questions that came when no client could be asked. They wait for the next call
+    waiting: the questions that came when no client could be asked, and that wait for the next call
         whose client can be asked.
     """
 

@@ -53,9 +53,9 @@ class SourceFiles:
     Each file's modification time, size and inode are compared with those at the last accept() or
     settle(), or at first with those when the object was made.
 
-    sources: directories in which only files with one of the suffixes are checked.
-    paths: files, and directories in which all files are checked.
-    suffixes: for example (".py",); () for all files in `sources`.
+    sources: directories, in which only files with one of `suffixes` are checked.
+    paths: files, and directories in which all files are checked, whatever their suffixes are.
+    suffixes: for example (".py",); () to check all files in `sources`, too.
 
     Attributes:
     is_complete: whether all files are checked; False if there are more than 5,000, or if more

@@ -1,7 +1,7 @@
 """Reads and writes small private files of the user's state. Each write replaces the whole file.
 
-These are the user's approvals of servers (approvals.py), the stored features and lists of servers
-(manifest_cache.py), and the secret key with which both are authenticated.
+The files contain the user's approvals of servers (approvals.py), the stored features and lists of
+servers (manifest_cache.py), and the secret keys with which both are authenticated.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def lock_state(folder: AnyPath, wait_s: float = LOCK_S) -> Generator[None, None,
             time.sleep(LOCK_RETRY_S)
         yield
     finally:
-        # This also releases the lock.
+        # Closing the file also releases the lock.
         os.close(descriptor)
 
 
@@ -137,8 +137,8 @@ def _try_lock(descriptor: int) -> bool:
 def read_state_key(folder: AnyPath) -> bytes:
     """Return the secret key with which the files in a directory are authenticated: 32 bytes.
 
-    The key is random. It is made at the first use, and stored in the file `key` of the directory.
-    Raises UnusableState if it cannot be read or stored.
+    The key is random, is made at the first use, and is stored in the file `key` of the directory.
+    Raises UnusableState if the key cannot be read or stored.
     """
     path = os.path.join(folder, "key")
     if (key := read_private(path)) is None:

@@ -37,8 +37,8 @@ from concertino.proxy.forwarded_call import CallbackCall, ForwardedCall, Suspend
 from concertino.proxy.heartbeat import Heartbeat
 from concertino.proxy.input_required import (
     ParkedState,
+    make_parked_questions,
     to_input_required,
-    to_parked_question,
 )
 from concertino.proxy.parked_calls import ParkedCalls
 from concertino.proxy.server_questions import ServerQuestions
@@ -65,8 +65,8 @@ STATES = {
     "failed": "crash loop",
 }
 
-# Makes a Client of the server. It takes the keyword arguments of Client for the era, and for what
-# the server sends, such as `logged`.
+# A function that makes a Client of the server. Its keyword arguments are those of Client for the
+# era, and for what the server sends, such as `logged`.
 ClientMaker = Callable[..., Client]
 
 
@@ -164,7 +164,7 @@ class Upstream:
     def is_busy(self) -> bool:
         """Return whether the connection is in use, so that it must not be closed as idle.
 
-        This is so if calls are pending, resources are watched, or a request `events/stream` is
+        It is in use if calls are pending, resources are watched, or a request `events/stream` is
         open.
         """
         return bool(self._calls or self.watched or self.sessions.event_streams)
@@ -305,8 +305,8 @@ class Upstream:
         caller: `context.caller`, which begin() need not look up again.
         runner: the part of the runtime that sends the result to the client.
         slot: an object of the runner, by which it identifies this call.
-        Returns a function that cancels the call, or ENDED if the call has ended already. Returns
-        None if the call needs more than forwarding, such as progress. Then nothing was done, and
+        Returns a function that cancels the call; ENDED if the call has ended already; or None if
+        the call needs more than forwarding, such as progress: then begin() has done nothing, and
         handle() must be called.
         """
         if caller.wants_progress or call.method == EVENTS_STREAM:
@@ -561,7 +561,7 @@ async def _await_result_or_questions(
         # the two speak different revisions.
         raise to_rpc_error(settings.name, exc) from None
     handle = settings.parked.park(forwarded)
-    return to_parked_question(forwarded.questions, handle)
+    return make_parked_questions(forwarded.questions, handle)
 
 
 def _take_result(name: str, forwarded: SuspendableCall) -> Raw:

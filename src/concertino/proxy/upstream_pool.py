@@ -151,8 +151,8 @@ class UpstreamPool:
     ) -> Upstream:
         """Open an upstream, add it to the pool, and return it. The parameters are those of begin().
 
-        If renew() has opened another one for the same sessions meanwhile, returns that one. Raises
-        ConcertinoError if the upstream cannot be opened.
+        If renew() has opened another upstream for the same sessions meanwhile, closes the first and
+        returns the other. Raises ConcertinoError if the upstream cannot be opened.
         """
         try:
             await upstream.open()
@@ -278,7 +278,7 @@ class UpstreamPool:
         if before is None and self.unclaimed is None:
             self.unclaimed = upstream
             return True
-        # Another one was opened meanwhile, or the old one has ended.
+        # An upstream was opened meanwhile, or the old upstream has ended.
         if before is None or before not in self.list_open():
             self._close_soon(upstream.close())
             return False
@@ -294,7 +294,7 @@ class UpstreamPool:
     def end(self, upstream: Upstream) -> None:
         """Remove an upstream, and close it in the background.
 
-        The next call of its sessions opens a new one.
+        The next call of one of its sessions opens a new upstream.
         """
         for table in (self._by_key, self._by_session):
             for key in [key for key, item in table.items() if item is upstream]:

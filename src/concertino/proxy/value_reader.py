@@ -117,7 +117,7 @@ class ValueReader:
         return value.content
 
     def texts(self, value: FileValue, label: str) -> tuple[str, ...]:
-        """Return a list of strings, none of which is empty. A string counts as a list of one."""
+        """Return the strings in a list; none may be empty. A string stands for a list with it."""
         if isinstance(value.content, str):
             return (self.text(value, label),)
         return tuple(
@@ -195,7 +195,7 @@ class ValueReader:
 def suggest_name(name: str, known: Collection[str]) -> str:
     """Return the end of the error message for an unknown name.
 
-    This is `; did you mean 'x'?` if a valid name is similar, and else `; there are ...` with all
+    Returns `; did you mean 'x'?` if a valid name is similar; otherwise `; there are ...` with all
     valid names.
     known: the valid names.
     """

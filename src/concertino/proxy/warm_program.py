@@ -76,7 +76,7 @@ class WarmProgram:
             if _is_running(child):
                 found = child, receiver
             else:
-                await child.close(0)
+                await child.close(within_s=0)
         child, receiver = found or self._spawn()
         receiver.receive = stderr
         self._schedule()
@@ -89,7 +89,8 @@ class WarmProgram:
             self._timer.cancel()
         while self._waiting:
             child, _ = self._waiting.popleft()
-            await child.close(0)
+            # Nothing was sent to this process, so do not wait until it has read its input.
+            await child.close(within_s=0)
 
     def _schedule(self) -> None:
         """Start another process in advance after 0.2 s."""

@@ -291,7 +291,7 @@ class ToolIndex:
     def _split_query(self, query: str) -> dict[str, bool]:
         """Return each term of a query -> whether similarly spelled terms may replace the term.
 
-        They may not replace a name, which is spelled correctly and means nothing else.
+        A name may not be replaced: it is spelled correctly and means nothing else.
         """
         terms: dict[str, bool] = {}
         for number, word in enumerate(words_of_query(query)):

@@ -51,8 +51,8 @@ QUESTIONS = frozenset(
     """what which who whom whose when where why how is are was were does do did has have can show
     get tell list""".split()  # noqa: SIM905
 )
-# Patterns of data in a query, such as file names, and the words that replace them. They are applied
-# in this order, each to the result of the one before.
+# Patterns of data in a query, such as file names, and the words that replace the data. The patterns
+# are applied in this order, each to the result of the pattern before.
 SHAPES = (
     (re.compile(r"\b[\w*/-]*\.(?:png|jpe?g|gif|svg|webp)\b"), "image file"),
     (re.compile(r"\b[\w*/-]*\.(?:mp3|wav|ogg|mp4)\b"), "audio media file"),

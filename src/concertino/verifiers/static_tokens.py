@@ -147,7 +147,7 @@ class StaticTokens:
             raise InvalidToken("the token is not known")
         if found.expires is not None and found.expires <= time.time():
             raise InvalidToken("the token has expired")
-        return Principal(found.name, "", ISSUER, found.scopes, found.expires)
+        return Principal(found.name, issuer=ISSUER, scopes=found.scopes, expires=found.expires)
 
     def _reload(self) -> None:
         """Read the file again if it has changed.
