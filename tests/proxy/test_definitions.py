@@ -91,7 +91,7 @@ def test_another_default_is_another_value() -> None:
 @pytest.mark.parametrize("default", ["hunter2hunter2", "${env:OTHER:-hunter2hunter2}"])
 def test_a_default_of_a_variable_with_a_secret_name_is_not_shown_in_arguments(default: str) -> None:
     args = [f"--token=${{MY_TOKEN:-{default}}}"]
-    shown = define({"command": "x", "args": args})["args"].shown
+    shown = define({"command": "x", "args": args})["args"].log_text
     assert "hunter2" not in shown
     assert "--token=${MY_TOKEN:-" in shown
 
@@ -107,7 +107,7 @@ def test_a_default_of_a_variable_with_a_secret_name_is_not_shown_in_arguments(de
 def test_the_default_of_a_password_is_not_shown(input: dict[str, Any], shown: str) -> None:
     members = {"command": "x", "env": {"A": "${input:key}"}}
     inputs = [{"id": "key", "type": "promptString", **input}]
-    assert define(members, inputs=inputs)["inputs.key"].shown == shown
+    assert define(members, inputs=inputs)["inputs.key"].log_text == shown
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_secret_in_an_argument_that_a_variable_has_too_is_not_shown() -> None:
         "args": ["--token=correct-horse-battery"],
         "env": {"API_TOKEN": "correct-horse-battery"},
     }
-    assert define(members)["args"].shown == "--token=[REDACTED]"
+    assert define(members)["args"].log_text == "--token=[REDACTED]"
 
 
 def test_the_texts_that_a_user_approves_are_whole() -> None:
@@ -212,7 +212,7 @@ def test_the_texts_that_a_user_approves_are_whole() -> None:
         "envFile.BASH_ENV": "./evil.sh",
     }
     shown = define(members)
-    assert "evil" not in shown["args"].shown
+    assert "evil" not in shown["args"].log_text
     [line] = [line for line in compare_definitions(None, shown, texts) if "args" in line]
     assert line == f"  + args: -c '{command}'"
 
@@ -222,14 +222,14 @@ def test_a_definition_is_the_same_whatever_secrets_the_process_has() -> None:
     before = define(members)
     learn_named_secrets({"SOME_TOKEN": "horse-battery-staple"})
     after = define(members)
-    assert before["args"].shown != after["args"].shown
+    assert before["args"].log_text != after["args"].log_text
     assert is_same_definition(before, after)
     assert not is_same_definition(before, define({**members, "cwd": "/"}))
     assert not is_same_definition(None, {})
 
 
 def test_control_characters_do_not_reach_the_terminal() -> None:
-    assert define({"command": "x\x1b[2J"})["command"].shown == "x\\x1b[2J"
+    assert define({"command": "x\x1b[2J"})["command"].log_text == "x\\x1b[2J"
 
 
 def test_nobody_can_guess_a_secret_from_its_digest_without_the_users_key() -> None:
