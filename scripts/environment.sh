@@ -2,7 +2,7 @@
 # Sourced, not run. Before that: cd to the repository's root; set $program to the name of the script.
 
 # Settings of a user's shell must change neither the tests nor what they import.
-unset PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONWARNINGS
+unset PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONWARNINGS PYTHONUNBUFFERED
 # pytest keeps the test modules that it has rewritten: else each worker would do that in each run.
 unset PYTHONDONTWRITEBYTECODE
 unset LOG_LEVEL CONCERTINO_LOG_FORMAT CONCERTINO_TRACE CONCERTINO_ORPHAN

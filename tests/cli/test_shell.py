@@ -252,6 +252,8 @@ def at_terminal(folder: Path, *words: str, **environment: str) -> Iterator[tuple
         "TERM": "xterm",
         "HOME": str(folder),
         "XDG_STATE_HOME": str(folder / "state"),
+        # As users start it: output that cannot be written stays in a buffer.
+        "PYTHONUNBUFFERED": "",
         **environment,
     }
     pid, terminal = pty.fork()

@@ -7,7 +7,9 @@ that the command has started would go on running.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 from collections.abc import Coroutine
 from typing import Any
 
@@ -51,4 +53,19 @@ def run_until_signal(work: Coroutine[Any, Any, int]) -> int:
         if not received:
             raise
         code = 0
-    return SIGNAL_BASE + received[0] if received else code
+    if not received:
+        return code
+    _discard_unwritable_output()
+    return SIGNAL_BASE + received[0]
+
+
+def _discard_unwritable_output() -> None:
+    """Redirect stdout and stderr to /dev/null if the terminal that they wrote to is gone."""
+    # Otherwise Python would write the buffered output again at its end, and end with exit code 120.
+    # Any: a stream is None if its descriptor is closed.
+    streams: tuple[Any, ...] = (sys.stdout, sys.stderr)
+    for stream in filter(None, streams):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
