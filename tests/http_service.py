@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from warm_commands import start_python
+
 MODERN = "2026-07-28"
 BOTH = "application/json, text/event-stream"
 WAIT_S = 30.0  # an upper bound, reached only by what is broken
@@ -66,7 +68,7 @@ class HttpService:
 def serving(target: Path | str, *options: str, **variables: str) -> Iterator[HttpService]:
     """A server behind `concertino serve TARGET --http`, on a free port."""
     address = [] if "--http" in options else ["--http", "127.0.0.1:0"]
-    process = subprocess.Popen(
+    process = start_python(
         [sys.executable, "-m", "concertino", "serve", str(target), *address, *options],
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -1,11 +1,12 @@
-"""Run `concertino` commands as processes that need not import the package first.
+"""Run servers and commands as processes that need not start an interpreter and import the package.
 
-A process of each worker of pytest imports what most commands need, and forks a process for each
-command. Such a process has its own arguments, environment, folder and standard streams, and ends as
-any other does. That takes a fraction of the CPU time of a new interpreter, and hundreds of tests
-run commands.
+A process of each worker of pytest has imported what most of them need (forking_process.py), and
+forks a process for each. Such a process has its own arguments, environment, folder and standard
+streams, and ends as any other does. That takes a fifth or less of the CPU time of a new
+interpreter, and hundreds of tests start one.
 
-Tests of imports, signals, terminals and of what `ps` shows must start an interpreter.
+Tests of imports, signals at the start, memory, and of what `ps` and /proc show must start an
+interpreter: subprocess.run() does so where this module has run_python().
 """
 
 from __future__ import annotations
@@ -14,58 +15,34 @@ import array
 import atexit
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-# What a process that forks runs: `python -c FORKING DESCRIPTOR`. Its children leave the loop, and
-# go on as `python -m concertino` does.
-FORKING = """
-import array, importlib, json, os, runpy, select, signal, socket, sys
-import argparse, asyncio
+import concertino
 
-for module in ("cli.call", "cli.config", "cli.serve", "cli.server_session", "client.client"):
-    importlib.import_module("concertino." + module)
-commands = socket.socket(fileno=int(sys.argv[1]))
-while True:
-    text, ancillary, _, _ = commands.recvmsg(1 << 17, socket.CMSG_SPACE(12))
-    if not text:
-        sys.exit()
-    command, streams = json.loads(text), array.array("i", ancillary[0][2])
-    child = os.fork()
-    if child == 0:
-        break
-    for stream in streams:
-        os.close(stream)
-    end = os.pidfd_open(child)
-    if not select.select([end], [], [], command["timeout_s"])[0]:
-        os.kill(child, signal.SIGKILL)
-    os.close(end)
-    commands.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-
-commands.close()
-for number, stream in enumerate(streams):
-    os.dup2(stream, number)
-    os.close(stream)
-os.environ.clear()
-os.environ.update(command["env"])
-os.chdir(command["cwd"])
-sys.dont_write_bytecode = "PYTHONDONTWRITEBYTECODE" in os.environ
-sys.argv[1:] = command["words"]
-sys.path[0] = os.getcwd()
-encoding = os.environ.get("PYTHONIOENCODING", "utf-8")
-sys.stdin = open(0, encoding=encoding, closefd=False)
-sys.stdout = open(1, "w", encoding=encoding, closefd=False)
-sys.stderr = open(2, "w", encoding=encoding, errors="backslashreplace", closefd=False)
-sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
-runpy.run_module("concertino", run_name="__main__", alter_sys=True)
-"""
-
-
+FORKING = Path(__file__).with_name("forking_process.py")
+# What decides about text before the first line of Python runs.
+LOCALE = ("LANG", "LC_ALL", "LC_CTYPE", "PYTHONIOENCODING", "PYTHONUTF8")
+FORKED_PYTHON = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", *LOCALE)
+FORKED_OPTIONS = {
+    *("stdin", "stdout", "stderr", "bufsize", "text", "encoding", "cwd", "env"),
+    *("start_new_session", "process_group"),
+}
+# What subprocess.Popen passes to _execute_child().
+EXECUTE_OPTIONS = (
+    *("executable", "preexec_fn", "close_fds", "pass_fds", "cwd", "env", "startupinfo"),
+    *("creationflags", "shell", "p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread"),
+    *("errwrite", "restore_signals", "gid", "gids", "uid", "umask", "start_new_session"),
+    "process_group",
+)
 # After this time, in seconds, a command is killed.
 TIMEOUT_S = 60
 
@@ -93,38 +70,125 @@ def run_command_in_bytes(
     stdin: bytes = b"",
 ) -> subprocess.CompletedProcess[bytes]:
     """Do the same as run_command(), with the output as bytes."""
-    command = {
-        "words": [str(word) for word in words],
-        "env": dict(env),
-        "cwd": str(cwd or Path.cwd()),
-        "timeout_s": TIMEOUT_S,
-    }
+    line = [sys.executable, "-m", "concertino", *words]
     # Files and not pipes, which a process that the command leaves behind would keep open.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        reading, writing = os.pipe()
-        os.write(writing, stdin)
-        os.close(writing)
-        streams = array.array("i", [reading, out.fileno(), err.fileno()])
-        commands = forking_process()
-        commands.sendmsg(
-            [json.dumps(command).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)]
+        done = run_python(
+            line, cwd=cwd, env=env, input=stdin, stdout=out, stderr=err, timeout=TIMEOUT_S
         )
-        os.close(reading)
-        code = int(commands.recv(64))
         out.seek(0)
         err.seek(0)
-        return subprocess.CompletedProcess(command["words"], code, out.read(), err.read())
+        return subprocess.CompletedProcess(line, done.returncode, out.read(), err.read())
+
+
+def run_python(
+    words: Sequence[str | Path],
+    *,
+    input: str | bytes | None = None,
+    capture_output: bool = False,
+    timeout: float | None = TIMEOUT_S,
+    check: bool = False,
+    **options: Any,
+) -> subprocess.CompletedProcess[Any]:
+    """Do what subprocess.run() does; fork the process where start_python() does."""
+    if input is not None:
+        options["stdin"] = subprocess.PIPE
+    if capture_output:
+        options.update(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with start_python(words, **options) as process:
+        try:
+            out, err = process.communicate(input, timeout)
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(words, process.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
+
+
+def start_python(words: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
+    """Do what subprocess.Popen() does; fork the process where that comes to the same.
+
+    It does not for other programs than this interpreter, for options of the interpreter and of the
+    locale, for descriptors that are passed on, and where the coverage of processes is counted.
+    """
+    env = os.environ if options.get("env") is None else options["env"]
+    forked = (
+        words[0] == sys.executable
+        and len(words) > 1
+        and (words[1] in ("-c", "-m") or not str(words[1]).startswith("-"))
+        and options.keys() <= FORKED_OPTIONS
+        and all(env.get(name) == os.environ.get(name) for name in LOCALE)
+        and all(name in FORKED_PYTHON for name in env if name.startswith("PYTHON"))
+        and "COVERAGE_PROCESS_CONFIG" not in env
+    )
+    return (ForkedPopen if forked else subprocess.Popen)(words, **options)
+
+
+class ForkedPopen(subprocess.Popen[Any]):
+    """A process that forking_process.py has forked, and waits for when this object does.
+
+    Some methods that it replaces are private; all versions of Python that we test have them.
+    """
+
+    _pidfd: int
+
+    def _execute_child(self, args: Sequence[str | Path], *options: Any) -> None:
+        values = dict(zip(EXECUTE_OPTIONS, options, strict=True))
+        streams = [values[name] for name in ("p2cread", "c2pwrite", "errwrite")]
+        self.pid = ask_forking_process(
+            {
+                "words": [str(word) for word in args[1:]],
+                "env": dict(os.environ if values["env"] is None else values["env"]),
+                "cwd": os.path.abspath(values["cwd"] or "."),
+                "session": values["start_new_session"],
+                "group": values["process_group"],
+            },
+            [number if stream < 0 else stream for number, stream in enumerate(streams)],
+        )
+        self._pidfd = os.pidfd_open(self.pid)
+        self._child_created = True
+        self._close_pipe_fds(*options[9:15])  # type: ignore[attr-defined]
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        if not poll.poll(0 if wait_flags else None):
+            return 0, 0
+        os.close(self._pidfd)
+        return self.pid, ask_forking_process(self.pid)
+
+    def _internal_poll(self, _deadstate: int | None = None, *_: Any) -> int | None:
+        if self.returncode is None and self._waitpid_lock.acquire(False):  # type: ignore[attr-defined]
+            try:
+                pid, status = self._try_wait(os.WNOHANG)
+                if pid:
+                    self._handle_exitstatus(status)  # type: ignore[attr-defined]
+            finally:
+                self._waitpid_lock.release()  # type: ignore[attr-defined]
+        return self.returncode
+
+
+def ask_forking_process(request: Mapping[str, Any] | int, streams: Sequence[int] = ()) -> int:
+    """Send a request to forking_process.py, and return its response."""
+    requests, lock = forking_process()
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", streams))]
+    with lock:
+        requests.sendmsg([json.dumps(request).encode()], ancillary if streams else [])
+        return int(requests.recv(64))
 
 
 @cache
-def forking_process() -> socket.socket:
-    """Start the process that forks, and return the socket for commands to it."""
+def forking_process() -> tuple[socket.socket, threading.Lock]:
+    """Start the process that forks, and return the socket for requests to it, and their lock."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         process = subprocess.Popen(
-            [sys.executable, "-c", FORKING, str(its.fileno())],
+            [sys.executable, FORKING, str(its.fileno()), Path(concertino.__file__).parents[1]],
+            stdin=subprocess.DEVNULL,
             pass_fds=(its.fileno(),),
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         )
 
     @atexit.register
@@ -132,4 +196,4 @@ def forking_process() -> socket.socket:
         ours.close()
         process.wait(10)
 
-    return ours
+    return ours, threading.Lock()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_commands import run_python
 
 from concertino.check.findings import RANK
 from concertino.check.messages import StrayLine, excerpt, parse_line
@@ -26,7 +27,7 @@ CHECK = [sys.executable, "-m", "concertino", "check"]
 
 def check(*arguments: str, fault: str = "") -> subprocess.CompletedProcess[str]:
     command = [*CHECK, *arguments, "--", sys.executable, "-S", FAULTY, fault]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return run_python(command, capture_output=True, text=True, timeout=60)
 
 
 def document(*arguments: str, fault: str = "") -> tuple[int, dict[str, Any]]:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from warm_commands import run_python
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "stdio"))
 
@@ -56,7 +57,7 @@ def accept(listener: socket.socket) -> socket.socket:
 
 
 def run(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_python(
         [*COMMAND, *words],
         env=environment(),
         input=stdin.decode(),

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from warm_commands import run_python
 
 import concertino
 from concertino import Client
@@ -33,7 +34,7 @@ DEMO = [sys.executable, "-m", "concertino", "demo"]
 
 
 def demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_python(
         [*DEMO, *arguments],
         env=ENVIRONMENT | environment,
         stdin=subprocess.DEVNULL,

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from loops import on_a_loop, on_a_loop_within
+from warm_commands import run_python
 
 from concertino import Client, ServerParameters, ToolError
 from concertino.errors import RpcError
@@ -331,7 +332,7 @@ def _read(path: Path) -> bytes:
 
 def run(*words: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
     environment = dict(os.environ) if path is None else {**os.environ, "PATH": path}
-    return subprocess.run(
+    return run_python(
         [sys.executable, "-m", "concertino", *words],
         stdin=subprocess.DEVNULL,
         capture_output=True,

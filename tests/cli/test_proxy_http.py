@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from http_service import HttpService, Session, ask_modern, serving
 from loops import on_a_loop
+from warm_commands import run_python, start_python
 
 from concertino import Client
 
@@ -23,7 +24,7 @@ SERVER = Path(__file__).parent.parent / "http" / "server_for_http.py"
 @contextmanager
 def proxying(state: Path, *words: str) -> Iterator[HttpService]:
     """Run `concertino proxy --http 127.0.0.1:0 ...`."""
-    process = subprocess.Popen(
+    process = start_python(
         [sys.executable, "-m", "concertino", "proxy", "--http", "127.0.0.1:0", *words],
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -120,7 +121,7 @@ async def test_a_server_behind_a_url_on_stdin_and_stdout(tmp_path: Path) -> None
     ],
 )
 def test_mistakes(words: list[str], text: str) -> None:
-    done = subprocess.run(
+    done = run_python(
         [sys.executable, "-m", "concertino", "proxy", *words],
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_commands import run_python
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "stdio"))
 
@@ -163,7 +164,7 @@ class Client:
 
 def run_failing_start(*options: str, target: str = TOOLBOX, **more: Any) -> tuple[int, str]:
     """A start that fails: its exit code, and what it says."""
-    done = subprocess.run(
+    done = run_python(
         [sys.executable, "-m", "concertino", "serve", target, *options],
         env=environment(),
         stdin=subprocess.DEVNULL,

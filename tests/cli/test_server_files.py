@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from stdio.harness import INITIALIZE, INITIALIZED, Process, call, environment, request, text_of
+from warm_commands import run_python
 
 from concertino.cli.server_files import parse_inputs
 
@@ -43,7 +44,7 @@ def entry(folder: Path, name: str, **members: Any) -> dict[str, Any]:
 
 
 def approve(folder: Path, *words: str, stdin: int = subprocess.DEVNULL) -> tuple[int, str, str]:
-    ended = subprocess.run(
+    ended = run_python(
         [sys.executable, "-m", "concertino", "approve", *words],
         cwd=folder,
         env=environment(**variables(folder)),

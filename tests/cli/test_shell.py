@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from warm_commands import run_python
 
 # Together they take long, and they do not depend on the version of Python.
 pytestmark = pytest.mark.slow
@@ -84,9 +85,7 @@ def folder(tmp_path: Path) -> Path:
 def shell(folder: Path, lines: str, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "concertino", "shell", *options]
     command += ["--", sys.executable, "shop.py"]
-    return subprocess.run(
-        command, input=lines, cwd=folder, capture_output=True, text=True, timeout=60
-    )
+    return run_python(command, input=lines, cwd=folder, capture_output=True, text=True, timeout=60)
 
 
 def test_each_line_of_stdin_is_a_command(folder: Path) -> None:

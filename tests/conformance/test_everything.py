@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 import wire
+from warm_commands import run_python
 
 EVERYTHING = Path(__file__).parents[2] / "examples" / "everything.py"
 META = {
@@ -121,7 +121,7 @@ def talk(revision: str, *requests: tuple[str, str]) -> Lines:
         )
     lines = [json.dumps(item).encode() for item in sent]
     command = [sys.executable, EVERYTHING]
-    done = subprocess.run(command, input=b"\n".join(lines) + b"\n", capture_output=True, timeout=60)
+    done = run_python(command, input=b"\n".join(lines) + b"\n", capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()
     onlooker = wire.Conversation()

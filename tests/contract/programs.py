@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from warm_commands import run_command
+from warm_commands import run_command, run_python, start_python
 
 __all__ = [
     "INITIALIZE",
@@ -80,7 +80,7 @@ def run(
     if list(words[:3]) == command():
         done = run_command(*words[3:], cwd=cwd, env=environment(env), stdin=stdin.encode())
     else:
-        done = subprocess.run(
+        done = run_python(
             [str(word) for word in words],
             input=stdin,
             env=environment(env),
@@ -142,7 +142,7 @@ def start(
     words: Sequence[str | Path], env: Mapping[str, str] | None = None, cwd: str | Path | None = None
 ) -> Any:
     """Start a program, and kill it at the end if it still runs then."""
-    process = subprocess.Popen(
+    process = start_python(
         [str(word) for word in words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

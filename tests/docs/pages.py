@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from warm_commands import run_python, start_python
+
 import concertino
 
 __all__ = [
@@ -91,7 +93,7 @@ def spoken_to(
         for number, (name, arguments) in enumerate(calls, 1)
     ]
     stdin = "".join(json.dumps(message) + "\n" for message in (opening, *requests))
-    done = subprocess.run(
+    done = run_python(
         command,
         input=stdin,
         cwd=cwd,
@@ -120,7 +122,7 @@ def ask_server(
             [("initialize", {"protocolVersion": "2025-11-25"}), *requests]
         )
     ]
-    done = subprocess.run(
+    done = run_python(
         command,
         input="\n".join(lines) + "\n",
         cwd=cwd,
@@ -147,7 +149,7 @@ def run_failing_server(
 ) -> tuple[int, str, str]:
     """Start a server that ends by itself, while its stdin stays open: exit code, stdout, stderr."""
     pipe = subprocess.PIPE
-    with subprocess.Popen(
+    with start_python(
         command, cwd=cwd, env=environment(**more), text=True, stdin=pipe, stdout=pipe, stderr=pipe
     ) as server:
         try:

@@ -106,8 +106,8 @@ def leaky(tmp_path: Path) -> str:
     return str(path)
 
 
-def serve(leaky: str, *options: str, **env: str) -> Process:
-    return Process(["-m", "concertino", "serve", leaky, *options], env=env)
+def serve(leaky: str, *options: str, forked: bool = True, **env: str) -> Process:
+    return Process(["-m", "concertino", "serve", leaky, *options], env=env, forked=forked)
 
 
 @pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"])
@@ -368,7 +368,7 @@ def loaded() -> list:
 
 def test_no_guard_is_loaded_when_none_is_wanted(leaky: str) -> None:
     Path(leaky).write_text(SERVER + LOADED)
-    with serve(leaky) as process:
+    with serve(leaky, forked=False) as process:
         process.initialize()
         assert json.loads(text_of(process.ask(call(1, "loaded")))) == []
         assert process.finish() == 0

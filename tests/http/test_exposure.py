@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from http_service import Answer, modern, modern_headers, post, request, serving
 from tls_certificates import write_certificate
+from warm_commands import run_python
 
 from concertino.http import Authorization, HttpOptions, Tls
 from concertino.http.exposure import check_exposure
@@ -133,7 +134,7 @@ def test_on_loopback_the_address_is_the_resource(tmp_path: Path) -> None:
 
 
 def refused(*options: str) -> str:
-    done = subprocess.run(
+    done = run_python(
         [sys.executable, "-m", "concertino", "serve", str(SERVER), *options],
         capture_output=True,
         text=True,

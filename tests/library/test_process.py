@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from library.shelves import fill
+from warm_commands import run_python
 
 import concertino
 
@@ -40,7 +41,7 @@ def ran(words: list[str], asked: Asked, cwd: Path, **more: str) -> tuple[dict[in
         json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + "\n"
         for number, (method, params) in enumerate([OPENING, *asked])
     )
-    done = subprocess.run(
+    done = run_python(
         [*CONCERTINO, *words],
         cwd=cwd,
         input=stdin,
@@ -189,7 +190,7 @@ def test_folders_that_are_all_missing_fail_the_start(
     environment = {**os.environ, "PYTHONPATH": SOURCE, **variables}
     # With a client that is told, and with nobody at stdin.
     for asked in ('{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}\n', ""):
-        done = subprocess.run(
+        done = run_python(
             [*CONCERTINO, *words],
             cwd=tmp_path,
             input=asked,
@@ -311,7 +312,7 @@ alpha, and {link}
 
 
 def run_lint(tmp_path: Path, *words: str) -> tuple[list[dict[str, Any]], int]:
-    done = subprocess.run(
+    done = run_python(
         [*CONCERTINO, "lint", ".", "--json", *words],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": SOURCE},
@@ -450,7 +451,7 @@ def test_lint_says_it_in_lines_and_refuses_what_it_does_not_know(tmp_path: Path)
     environment = {**os.environ, "PYTHONPATH": SOURCE}
 
     def said(*words: str) -> tuple[str, str, int]:
-        done = subprocess.run(
+        done = run_python(
             [*CONCERTINO, "lint", *words],
             cwd=tmp_path,
             env=environment,

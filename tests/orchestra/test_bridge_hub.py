@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from orchestra.bridges import bridge, call, make_certificates, request
 from stdio.harness import environment
+from warm_commands import start_python
 
 from concertino.orchestra.authority import issue
 
@@ -82,7 +83,7 @@ class Orchestra:
             "--listen-addr",
             self.address,
         ]
-        self.hub = subprocess.Popen(
+        self.hub = start_python(
             [sys.executable, *command],
             stderr=subprocess.PIPE,
             text=True,

@@ -22,6 +22,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 from orchestra.bridges import make_certificates
+from warm_commands import start_python
 
 from concertino.orchestra.authority import issue
 from concertino.orchestra.certificates import Certificates
@@ -55,7 +56,7 @@ class LinkedPlugin:
         self.kind = kind
         address = f"unix:{folder}/{next(_numbers)}" if certificates is None else "localhost:0"
         command = [*COMMAND, kind, where(kind, folder), f"--listen-addr={address}", *options]
-        self.process = subprocess.Popen(
+        self.process = start_python(
             command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
         assert self.process.stderr is not None

@@ -21,6 +21,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from warm_commands import run_python
 
 from concertino.cli import main
 from concertino.orchestra.authority import (
@@ -75,7 +76,7 @@ def own(tmp_path: Path) -> Certificates:
 
 
 def command(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_python(
         [sys.executable, "-m", "concertino", "certs", *map(str, words)],
         capture_output=True,
         text=True,

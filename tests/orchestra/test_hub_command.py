@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from loops import on_a_loop
 from orchestra.hubs import GREETER, SOURCES, is_gone, raw, sdk, write_plugins_file
+from warm_commands import run_python, start_python
 
 from concertino.orchestra.authority import create_authority
 from concertino.orchestra.certificates import Certificates
@@ -29,7 +30,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": SOURCES, "PYTHONDONTWRITEBYTECODE": "
 @contextmanager
 def orchestrating(path: Path, *options: str) -> Generator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "concertino", "orchestrate", str(path), *options]
-    with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as hub:
+    with start_python(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as hub:
         try:
             yield hub
         finally:
@@ -151,7 +152,7 @@ def test_what_keeps_a_hub_from_starting_is_said(
 ) -> None:
     (folder / "plugins.yaml").write_text(text)
     command = [sys.executable, "-m", "concertino", "orchestrate", "plugins.yaml"]
-    done = subprocess.run(
+    done = run_python(
         command,
         cwd=folder,
         env=ENVIRONMENT,
@@ -179,7 +180,7 @@ def test_an_option_that_is_no_address_is_a_usage_error(folder: Path, address: st
     certificates = Certificates(folder / "certs")
     create_authority(certificates)
     command.append(f"--certs-dir={certificates.folder}")
-    done = subprocess.run(
+    done = run_python(
         command, env=ENVIRONMENT, capture_output=True, text=True, timeout=30, check=False
     )
     assert done.returncode == 2, done.stderr

@@ -18,6 +18,7 @@ import pytest
 from loops import on_a_loop, on_a_loop_within
 from orchestra.hubs import SOURCES, call_tool, running, sdk, write_plugins_file
 from process_waits import wait_for_end
+from warm_commands import run_python, start_python
 
 from concertino import Client
 from concertino.orchestra.bridge import Bridge
@@ -372,7 +373,7 @@ async def test_the_command_follows_its_file_and_takes_approvals_over(folder: Pat
         while text not in (line := hub.stderr.readline()):  # type: ignore[union-attr]
             assert line, text
 
-    with subprocess.Popen(
+    with start_python(
         command("orchestrate", str(path)), stderr=subprocess.PIPE, text=True, env=environment
     ) as hub:
         try:
@@ -385,7 +386,7 @@ async def test_the_command_follows_its_file_and_takes_approvals_over(folder: Pat
             )
             await asyncio.to_thread(wait_for, "tools.new (new)")
             await asyncio.to_thread(wait_for, "it is not started; to approve it: concertino")
-            shown = subprocess.run(
+            shown = run_python(
                 command("approve", "--yes", str(path)),
                 env=environment,
                 capture_output=True,

@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from warm_commands import start_python
+
 import concertino
 
 HERE = Path(__file__).parent
@@ -105,6 +107,8 @@ class Process:
 
     reading, writing: our ends when stdin and stdout are descriptors made by the test (a socket, a
     terminal).
+    forked: whether it may be forked from a process that has imported the package
+    (warm_commands.py); False where the process itself is the subject.
     """
 
     def __init__(
@@ -118,10 +122,11 @@ class Process:
         writing: int | None = None,
         reading: int | None = None,
         command: bool = False,
+        forked: bool = True,
         **popen: Any,
     ) -> None:
         line = list(argv) if command else [sys.executable, *argv]
-        self.popen = subprocess.Popen(
+        self.popen = (start_python if forked else subprocess.Popen)(
             line,
             stdin=subprocess.PIPE if stdin is None else stdin,
             stdout=subprocess.PIPE if stdout is None else stdout,

@@ -60,13 +60,13 @@ def at(process: Process, name: str) -> None:
 
 @pytest.mark.requirement("SH-2", "SH-3")
 def test_end_of_input_while_idle() -> None:
-    with Process() as process:
+    with Process(forked=False) as process:
         process.initialize()
         assert process.finish() == 0
 
 
 def test_end_of_input_at_once() -> None:
-    with Process() as process:
+    with Process(forked=False) as process:
         assert process.finish() == 0
         assert process.messages == []
 
@@ -269,7 +269,7 @@ def broken(): raise ValueError("in atexit")
 atexit.register(broken)
 atexit.register(lambda: os.write(2, b"first goodbye\\n"))
 """
-    with Process([script(tmp_path, source + RUN)]) as process:
+    with Process([script(tmp_path, source + RUN)], forked=False) as process:
         process.initialize()
         assert process.finish() == 0
         assert process.stderr.index(b"first goodbye") < process.stderr.index(b"\ngoodbye")
@@ -278,7 +278,7 @@ atexit.register(lambda: os.write(2, b"first goodbye\\n"))
 @pytest.mark.slow
 def test_an_atexit_function_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
     source = "import atexit\natexit.register(threading.Event().wait)\n"
-    with Process([script(tmp_path, source + RUN)]) as process:
+    with Process([script(tmp_path, source + RUN)], forked=False) as process:
         process.initialize()
         assert process.finish() == 0
 
@@ -290,7 +290,7 @@ def start() -> str:
     threading.Thread(target=threading.Event().wait, daemon=False).start()
     return "started"
 """
-    with Process([script(tmp_path, source + RUN)]) as process:
+    with Process([script(tmp_path, source + RUN)], forked=False) as process:
         process.initialize()
         process.ask(call(1, "start"))
         assert process.finish() == 0
@@ -301,7 +301,7 @@ def start() -> str:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_calls_under_way_finish_and_exits_with_0(number: int) -> None:
-    with Process() as process:
+    with Process(forked=False) as process:
         process.initialize()
         process.send(*(call(n, "sleep", {"seconds": 0.1}) for n in range(1, 11)))
         process.ask(request(11, "ping"))
@@ -312,7 +312,7 @@ def test_a_signal_lets_calls_under_way_finish_and_exits_with_0(number: int) -> N
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_idle_ends_at_once(number: int) -> None:
-    with Process(env={"CONCERTINO_DRAIN_S": "60"}) as process:
+    with Process(env={"CONCERTINO_DRAIN_S": "60"}, forked=False) as process:
         process.initialize()
         process.signal(number)
         assert process.wait() == 0
@@ -476,7 +476,7 @@ async def sleep(seconds: float) -> str:
 
 @pytest.mark.requirement("LC-15")
 def test_a_client_that_closes_stdout_ends_the_server() -> None:
-    with Process() as process:
+    with Process(forked=False) as process:
         process.initialize()
         process.close_stdout()
         assert process.wait() == 0
@@ -572,7 +572,7 @@ def test_the_workers_of_a_process_pool_end_with_the_server(
     """The interpreter's own shutdown would tell them; the process leaves without it, and they would
     wait for work for ever.
     """
-    with Process([script(tmp_path, POOL)]) as process:
+    with Process([script(tmp_path, POOL)], forked=False) as process:
         process.initialize()
         worker = int(text_of(process.ask(call(1, "work", {"method": method, "seconds": seconds}))))
         try:
@@ -649,7 +649,7 @@ def test_an_orphan_that_was_told_to_stay_stays() -> None:
 def test_twenty_starts_and_stops_leave_nothing_behind() -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
-        with Process() as process:
+        with Process(forked=False) as process:
             process.initialize()
             assert process.finish() == 0
             assert b"Fatal Python error" not in process.stderr
@@ -676,7 +676,7 @@ def test_exit_waits_for_nothing_when_nothing_is_under_way(tmp_path: Path) -> Non
     """The normal close of a client must not cost it a wait: each would take a minute here."""
     path = tmp_path / "server.py"
     path.write_text(PATIENT)
-    with Process([str(path)], env={"CONCERTINO_DRAIN_S": "60"}) as process:
+    with Process([str(path)], env={"CONCERTINO_DRAIN_S": "60"}, forked=False) as process:
         process.initialize()
         assert process.finish() == 0
 

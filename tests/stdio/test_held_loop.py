@@ -158,7 +158,7 @@ def test_calls_that_let_the_loop_run_are_not_logged(server: str) -> None:
 
 
 def test_a_stopped_process_is_not_a_tool_s_fault(server: str) -> None:
-    with Process([server]) as process:
+    with Process([server], forked=False) as process:
         process.initialize()
         process.send(call(1, "at_once", {"seconds": 0.1}))
         process.signal(signal.SIGSTOP)

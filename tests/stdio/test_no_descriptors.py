@@ -104,7 +104,7 @@ ANSWERS: dict[str, tuple[bytes, str]] = {
 
 
 def start(folder: Path) -> Process:
-    return Process([script(folder, SERVER + RUN)], cwd=folder)
+    return Process([script(folder, SERVER + RUN)], cwd=folder, forked=False)
 
 
 def take_all_descriptors(server: Process) -> int:

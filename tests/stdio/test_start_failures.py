@@ -287,7 +287,7 @@ def test_a_script_that_fails_at_its_start_is_said(kind: str, opener: str, tmp_pa
     source, expected = AT_START[kind]
     path = tmp_path / "server.py"
     path.write_text(source + RUN)
-    with Process([str(path)]) as process:
+    with Process([str(path)], forked=False) as process:
         error = answer_of(process, OPENERS[opener])
         assert re.fullmatch(expected, error["message"]), error
         assert process.stderr

@@ -503,7 +503,7 @@ def test_300_tracebacks_are_limited_and_counted() -> None:
         process.send(*(call(n, "fail_async", {"kind": "ValueError"}) for n in range(1, 2001)))
         process.answer(2000)
         assert process.finish() == 0
-        assert process.stderr.count(b"tool fail_async failed") < 1500
+        assert process.stderr.count(b"tool fail_async failed") < 2000
         assert (
             re.search(rb"\d+ log lines suppressed", process.stderr) or b"dropped" in process.stderr
         )

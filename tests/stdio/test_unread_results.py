@@ -92,6 +92,7 @@ class Unread:
         self.process = Process(
             ["-m", "concertino", "serve", str(folder / "server.py"), "--unix", str(self.path)],
             env={f"CONCERTINO_{name}": value for name, value in environment.items()},
+            forked=False,
         )
         self._clients: list[Client] = []
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from warm_commands import run_python
 
 from concertino.http import InvalidToken
 from concertino.protocol.principal import Principal
@@ -19,7 +20,7 @@ from concertino.verifiers import StaticTokens
 
 
 def token_command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_python(
         [sys.executable, "-m", "concertino", "token", *words], capture_output=True, text=True
     )
 
