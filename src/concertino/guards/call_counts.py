@@ -38,8 +38,8 @@ class CallCounts:
     """Counts the calls of a backend, and describes them for Prometheus.
 
     begin() and end() must be called on the event loop for each call; text() may be called from any
-    thread. The numbers for one combination of method, name and kind of failure are a series. There
-    are about 1,000 series at most: further names that clients send are counted as `_OTHER`.
+    thread. About 1,000 combinations of method, name and kind of failure at most are counted
+    separately. The calls with all further names are counted together, under the name OTHER.
     """
 
     def __init__(self) -> None:
@@ -54,9 +54,9 @@ class CallCounts:
         self._active: dict[str, int] = {}
 
     def begin(self, call: Call) -> str:
-        """Count a call that begins. Returns the name of the method, to be passed to end().
+        """Count a call as in progress. Returns the method under which it is counted, for end().
 
-        The name is OTHER for a method that is not counted separately.
+        Returns OTHER for a method that is not counted separately.
         """
         # The gauge cannot know yet whether the backend accepts a new method. end() counts it under
         # its own name if it has.

@@ -55,8 +55,8 @@ class CallFailure(Struct, frozen=True):
         - `cancelled`;
         - the name of the class for any other exception.
     code: the code of the error response; None if there is none.
-    is_unknown: whether the client may have invented the name in the call, because the call has
-        failed before a backend has found the tool, prompt or resource.
+    is_unknown: whether the call has failed before a backend has found the tool, prompt or resource.
+        The client may have invented its name.
     """
 
     kind: str
@@ -70,7 +70,7 @@ class Names:
     An operation is a tool, prompt or resource. All other names are counted as OTHER. A name is
     added when a backend has handled a call of it, so that a client cannot fill the memory with
     invented names.
-    known: the names that are counted separately before any call.
+    known: the names that are counted separately from the beginning. They count towards SERIES.
     """
 
     def __init__(self, known: Iterable[str] = ()) -> None:

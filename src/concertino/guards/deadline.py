@@ -45,8 +45,8 @@ class Deadline:
         result = await Deadline(work, context, timeout_s)
 
     Returns the result of the work, or raises its exception. After timeout_s seconds, cancels the
-    work and raises DeadlineExceeded at once. Work that does not end then continues in
-    `DeadlineExceeded.task`.
+    work and raises DeadlineExceeded at once. If the work does not end when it is cancelled, it
+    continues in `DeadlineExceeded.task`.
 
     work: the coroutine of the call.
     context: the Context of the handler. After the time limit, `context.is_over` and
@@ -113,7 +113,7 @@ class Deadline:
 
 
 async def _run_late(work: Work, waiting: object) -> None:
-    """Run work that has not ended when it was cancelled to its end. Drop its result.
+    """Run work to its end, although it was cancelled, and drop its result.
 
     waiting: the object that the work awaits now.
     """

@@ -93,9 +93,8 @@ class Guard(BackendWrapper):
         link to the whole. Larger results of prompts and resources are refused.
     match: patterns of the operations to which max_in_flight, timeout_s and max_result_bytes apply;
         by default all. Rates have patterns of their own.
-    allow: patterns of the operations that clients may see and call. It has an effect only on the
-        kinds that its patterns select: without a pattern for tools all tools are allowed, and the
-        same holds for prompts and resources.
+    allow: patterns of the operations that clients may see and call. Without a pattern for tools,
+        clients may see and call all tools. The same rule applies to prompts and to resources.
     deny: patterns of the operations that clients may not see and call, even if `allow` matches
         them.
     redact: whether to remove secrets, such as tokens and passwords, from everything that is sent to
@@ -232,8 +231,8 @@ class Guard(BackendWrapper):
         """Return the functions with which the runtime begins calls faster than with handle().
 
         Each function checks whether a call may run, and returns the coroutine of the inner backend.
-        The field `begin` is for any call, and `tools` has a faster function for each tool that was
-        called before (backend/call_hooks.py).
+        `CallStarter.begin` begins any call. `CallStarter.tools` has a faster function for each tool
+        that was called before (backend/call_hooks.py).
         Returns None if a subclass overrides handle(), because the runtime must then await handle().
         """
         if is_overridden(self, Guard.handle, self.handle):
@@ -258,10 +257,10 @@ class Guard(BackendWrapper):
           coroutine.
         - A call that exceeds a limit, such as a rate: the coroutine returns or raises the refusal.
 
-        context: the Context of the call. If `call_starter().redacts` is True, the caller must pass
-            a Context that removes secrets from the messages of the handler.
+        context: the Context of the call. If this guard has the option `redact`, the caller must
+            pass a Context that removes secrets from the messages of the handler.
         slot: this method sets `slot.hooks` to the functions that the runtime must call at the end
-            of the call. If nothing must be done then, `slot.hooks` stays None.
+            of the call. `slot.hooks` stays None if the end of the call needs no functions.
         """
         name = call.name if call.method in KINDS else None
         if name is None or self._is_stored_result(call.method, name):
@@ -280,7 +279,8 @@ class Guard(BackendWrapper):
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
         """Return the inner backend's function that checks the arguments of one tool or prompt.
 
-        The function raises ArgumentsRefused or RpcError for invalid arguments.
+        For invalid arguments, the function raises ArgumentsRefused if the response to the call is a
+        result, and RpcError if the response is an error.
         method, name: for example "tools/call" and the name of the tool.
         Returns None if only the inner backend's handle() can check them.
         """

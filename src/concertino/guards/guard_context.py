@@ -19,8 +19,8 @@ __all__ = ["GuardContext"]
 class GuardContext(Struct, eq=False):
     """A Context that can remove secrets from messages, and knows whether the time limit has passed.
 
-    inner: the Context of the call; all other attributes are looked up there.
-    is_over: whether the time limit has passed, so that `cancelled` is True. Set by Deadline.
+    inner: the Context of the call. Attributes that this object lacks are looked up in `inner`.
+    is_over: whether the time limit has passed. Deadline sets it. `cancelled` is then True, too.
     redacts: whether to remove secrets from progress and log messages.
     """
 

@@ -32,7 +32,7 @@ class Patterns:
 
         Patterns(("search_*", "prompt:*")).match("tool", "search_notes")     # True
 
-    patterns: one pattern, or any number of them.
+    patterns: one pattern, or an iterable of patterns.
     Raises ValueError for an invalid pattern.
 
     Attributes:
@@ -57,7 +57,7 @@ class Patterns:
         self.kinds = frozenset(globs)
 
     def unmatched(self, kind: str, names: Collection[str]) -> list[str]:
-        """Return the patterns for one kind of operation that match no operation.
+        """Return the patterns for one kind of operation that match none of these operations.
 
         kind: "tool", "prompt" or "resource".
         names: the names or URIs of all operations of this kind.
@@ -91,7 +91,7 @@ class Patterns:
         """Return whether a pattern matches a name, or each of two spellings of a URI.
 
         Use this method for patterns that allow. The two spellings are the URI itself and the
-        percent-decoded URI. They may match different patterns.
+        percent-decoded URI. The two spellings may match different patterns.
         kind: "tool", "prompt" or "resource".
         name: the name or URI of the operation, without a prefix.
         """
@@ -111,7 +111,7 @@ def _spellings(kind: str, name: str) -> list[str]:
 class Visibility:
     """The `allow` and `deny` patterns of a Guard, which decide what clients may see and call.
 
-    allow, deny: one pattern, or any number of them; () for none.
+    allow, deny: one pattern, or an iterable of patterns; () for none.
     Raises ValueError for an invalid pattern.
 
     Attributes:

@@ -68,8 +68,8 @@ MAX_QUOTED = 128
 class LateWork:
     """The work of calls that were answered with TIMED_OUT but whose handlers have not ended.
 
-    permits: the permits of the calls that run at the same time, of which none is free while
-        `is_full` is True; None if their number is not limited.
+    permits: the permits that limit how many calls run at the same time; None if there is no such
+        limit. While `is_full` is True, no permit is free.
 
     Attributes:
     tasks: the tasks in which the work continues. Guard.close() cancels them.
@@ -126,18 +126,18 @@ class GuardLimits(Struct, frozen=True):
     def redaction_only(self) -> GuardLimits:
         """Return the settings for operations that the option `match` of Guard does not select.
 
-        For such an operation, the guard only removes secrets and counts rates.
+        For such an operation, the guard only removes secrets and applies rates.
         """
         return replace(self, permits=None, timeout_s=None, max_bytes=None)
 
 
 class OperationPolicy:
-    """Begins the calls of one operation, and has the hooks: the methods for the end of a call.
+    """Begins and ends the calls of one operation: a tool, prompt or resource.
 
-    An operation is a tool, prompt or resource. begin_method() returns the function that begins a
-    call: the function checks the limits, and returns the coroutine of the call. The runtime, or
-    Guard.handle, runs the coroutine, and then calls one of the hooks: finish(), fail() or
-    time_out().
+    begin_method() returns the function that begins a call: the function checks the limits, and
+    returns the coroutine of the call. The runtime, or Guard.handle(), runs the coroutine, and then
+    calls a hook: finish() with the result, fail() with the exception, or time_out() after the time
+    limit.
 
     inner: the backend that handles the calls.
     method, name: the method of the calls, such as "tools/call", and the name of the operation.
@@ -146,9 +146,9 @@ class OperationPolicy:
 
     Attributes:
     method, name, windows: the arguments.
-    permits, timeout_s: the permits of which each call takes one, and the time limit, or None.
-    accepts_text: returns True for texts that finish() would not change; None if finish() changes
-        nothing.
+    permits, timeout_s: the fields of `limits`.
+    accepts_text: a fast check of a result that is a single text. Returns True if finish() would not
+        change the result. None if finish() changes no result.
     """
 
     __slots__ = (

@@ -37,7 +37,7 @@ class OperationTable:
     limits: the settings of the guard.
     rates: the rates of the guard.
     match: patterns of the operations to which the limits apply. For other operations, the guard
-        only removes secrets and counts rates.
+        only removes secrets and applies rates.
     Raises ValueError for an invalid pattern.
     """
 
@@ -72,8 +72,8 @@ class OperationTable:
         """Make the OperationPolicy of an operation, and return the function that begins its calls.
 
         If the table is full, or the name is very long, the policy is not stored, and add() must be
-        called again for the next call. Operations without a stored policy share their counters of
-        rates.
+        called again for the next call. All operations without a stored policy share one counter for
+        each rate.
         method: the method of the calls, such as "tools/call".
         name: the name or URI of the operation.
         """

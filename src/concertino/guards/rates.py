@@ -77,7 +77,7 @@ class Rate(Struct, frozen=True, metaclass=HintingStructMeta):
 class Window:
     """Counts the accepted calls of the last `within_s` seconds, for one Rate.
 
-    To count a call, the guard appends its time to `times`.
+    The guard counts a call by appending the current time to `times`.
 
     Attributes:
     calls, within_s: the limit of the Rate: at most `calls` calls within any `within_s` seconds.

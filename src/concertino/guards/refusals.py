@@ -23,10 +23,9 @@ def as_result(
     /,
     **extra: Any,
 ) -> CallToolResult:
-    """Return the isError result that a tool has if it raises ToolError with these arguments.
+    """Return an isError result, whose text is a JSON object that contains all arguments.
 
-    The text of the result is a JSON object with the code, the message, the suggestion and the
-    fields in `extra`.
+    A tool that raises ToolError with these arguments has the same result.
     """
     body = ToolError(code, message, suggestion=suggestion, **extra).body
     return CallToolResult([TextContent(encode(body).decode())], is_error=True)

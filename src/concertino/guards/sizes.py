@@ -136,9 +136,9 @@ def cut(
 ) -> CallToolResult:
     """Store a tool's result that is too large, and return a short result for the client.
 
-    - For a result with text, the short result is the beginning of its first text block and a link
-      to the whole result.
-    - For a result with structured content, and for an error, the short result is the error
+    - If the result has text, the short result is the beginning of the first text block, a note with
+      the sizes, and a link to the whole result.
+    - If the result has structured content or isError, the short result is the error
       RESULT_TOO_LARGE and the link: a part of structured content would not match the output schema.
     - If the result is larger than the whole store, there is no link.
 
@@ -146,7 +146,7 @@ def cut(
     name: the name of the tool.
     size: the size of `result`, in bytes.
     max_bytes: the size limit for the short result, in bytes. With less than 1,024 bytes, or a long
-        name, the short result may be larger, because it always has the note and the link.
+        name, the short result may be larger, because the note and the link are never cut.
     store: stores the whole result.
     """
     if isinstance(result, Raw):

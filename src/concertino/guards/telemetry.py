@@ -96,7 +96,8 @@ class Telemetry(BackendWrapper):
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
         """Return the inner backend's function that checks the arguments of one tool or prompt.
 
-        The function raises ArgumentsRefused or RpcError for invalid arguments.
+        For invalid arguments, the function raises ArgumentsRefused if the response to the call is a
+        result, and RpcError if the response is an error.
         method, name: for example "tools/call" and the name of the tool.
         Returns None if only the inner backend's handle() can check them.
         """

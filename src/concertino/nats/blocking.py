@@ -70,8 +70,8 @@ class BlockingNats:
         [response] = nats.request_all([Request("$JS.API.INFO")], timeout_s=1.0)
 
     Connects at the first request, and again after a failure. Several threads may use the same
-    object; their calls wait for each other. If no server can be reached, calls fail at once for
-    0.5 s.
+    object; their calls wait for each other. After an attempt that no server has accepted, calls
+    fail at once for 0.5 s, without another attempt.
 
     servers: the servers of a cluster, which are tried in random order until one accepts.
     options: the options of a connection, such as TLS settings and a key.

@@ -70,8 +70,8 @@ class Value(Struct, frozen=True):
     """The value of a key.
 
     data: the bytes; None if the key has no value.
-    revision: the number of the key's last write or deletion, among those of all keys; 0 if the key
-        never had a value.
+    revision: the number of the last write or deletion of the key; 0 if the key never had a value.
+        The bucket numbers the writes and deletions of all keys together.
     """
 
     data: bytes | None
@@ -132,8 +132,8 @@ class Bucket:
     max_age_s: after how many seconds the values of a new bucket are deleted; 0 for never.
     timeout_s: the time limit of each exchange with the server, in seconds. get_all() may need
         several exchanges.
-    owner: the id of the plugin that uses the bucket, or `front-end`. BucketRefused advises to run
-        `concertino cluster buckets` with it; the default is a placeholder for this text.
+    owner: the id of the plugin that uses the bucket, or `front-end`. It is used only in the text of
+        BucketRefused, which advises to run `concertino cluster buckets OWNER`.
     """
 
     def __init__(

@@ -59,11 +59,11 @@ class NatsCluster:
 
     Attributes:
     id: eight random hexadecimal digits, which tell processes of the same name apart.
-    on_connect: functions to call with each new connection, to subscribe on it, but not with the
-        connection that exists when a function is added.
-    on_retire: functions to call with an old connection after a new connection has replaced it. They
-        should end the subscriptions that bring new requests. Calls in progress may still use the
-        old connection.
+    on_connect: functions to call with each new connection, for example to subscribe on it. A
+        function that is added later is not called with the current connection.
+    on_retire: functions to call with an old connection after a new connection has replaced it. The
+        functions should end the subscriptions that bring new requests. Calls in progress may still
+        use the old connection.
     """
 
     def __init__(self, servers: Sequence[NatsServer], options: NatsOptions) -> None:

@@ -98,8 +98,8 @@ class NatsConnection(asyncio.Protocol):
     server: the server's address.
     info: the server's last INFO message.
     ended: a future that is done when the connection has ended. Its result says why.
-    on_info: called with each INFO message after the first. In such a message, the server reports a
-        change, for example that it is about to shut down.
+    on_info: the function to call with each INFO message after the first. In such a message, the
+        server reports a change, for example that it is about to shut down.
     on_refusal: functions to call with the error text when the server does not permit a publish or
         subscribe of this client. The connection stays open.
     on_full: functions to call with True when callers should stop publishing, because too much
@@ -217,7 +217,7 @@ class NatsConnection(asyncio.Protocol):
     def abort(self, reason: str) -> None:
         """Disconnect at once, and drop the remaining output.
 
-        reason: the result of `ended`.
+        reason: becomes the result of `ended`.
         """
         # asyncio's transport cannot be aborted after it has ended.
         if self._transport is not None and not self.ended.done():
@@ -252,7 +252,7 @@ class NatsConnection(asyncio.Protocol):
     async def authenticate(self, options: NatsOptions) -> None:
         """Open the connection: wait for INFO, begin TLS if needed, and send CONNECT.
 
-        Only open_connection() calls this method, and describes its errors.
+        Only open_connection() calls this method. The docstring there describes the errors.
         options: the options of the connection, such as TLS settings and a key.
         """
         await cast("asyncio.Future[None]", self._info_arrived)

@@ -102,8 +102,9 @@ def read_credentials(path: Path) -> NatsCredentials:
 
     Raises:
         OSError: the file does not exist, cannot be read, or is too long.
-        ValueError: other users can read the file, or this user may not; the seed or the JWT is
-            missing or damaged; the JWT has expired, or is not that of the seed's user.
+        ValueError: the file's mode or owner lets other users read the file, or does not let this
+            user read it; the seed or the JWT is missing or damaged; the JWT has expired, or is not
+            that of the seed's user.
         ConcertinoError: the file has a JWT, and a seed with a wrong checksum.
         ImportError: the file has a JWT, and the extra `nats` is not installed.
     """

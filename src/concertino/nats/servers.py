@@ -60,10 +60,10 @@ class NatsServer(Struct, frozen=True):
 class NatsOptions(Struct, frozen=True):
     """The options of a connection.
 
-    name: the name under which the server lists this client. BlockingNats also makes the client's
-        reply subjects from the name.
-    tls: the TLS settings, with which TLS is required. With None, TLS is used only if the server or
-        its address (`tls://`) requires it, with Python's default settings.
+    name: the name under which the server lists this client. The reply subjects of a BlockingNats
+        also contain the name.
+    tls: the TLS settings, with which TLS is required. None to require TLS only if the address
+        begins with `tls://`. If the server requires TLS, Python's default settings are used.
     server_name: the name that the server's certificate must have; empty for the host's name.
     credentials: the key by which the client proves who it is; None for no key.
     max_message_bytes: the largest message that the client sends, with its headers. A NatsConnection
@@ -132,10 +132,10 @@ def front_end_tls(folder: Path) -> ssl.SSLContext:
     """Return the TLS settings with which an HTTP front end connects to NATS servers.
 
     An HTTP front end is a process that serves an MCP server over HTTP, and shares its sessions with
-    front ends on other machines. With these settings, it trusts only NATS servers with a
-    certificate of the authority in the directory.
-    folder: the directory with `ca.crt`, the certificate of the authority, and the front end's
-        certificate and key, `front-end.crt` and `front-end.key`.
+    front ends on other machines. With these settings, the front end accepts only NATS servers whose
+    certificate the certificate authority in `ca.crt` has issued.
+    folder: the directory with `ca.crt`, and with the front end's certificate and key,
+        `front-end.crt` and `front-end.key`.
     Raises ValueError if these files cannot be used.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -160,9 +160,9 @@ def is_cluster_address(address: str) -> bool:
 def parse_servers(text: str) -> Sequence[NatsServer]:
     """Return the servers in an address such as `nats://HOST:PORT,USER:PASSWORD@HOST`.
 
-    text: the servers, separated by commas. `tls://` instead of `nats://` requires TLS. The first
-        server must have a scheme; any other server without one gets the scheme of the server before
-        it. Without a port, the port is 4222.
+    text: the servers, separated by commas. The first begins with `nats://`, or with `tls://`, which
+        requires TLS. A later server without such a beginning has that of the server before it. The
+        default port is 4222.
     Raises ValueError for a malformed address.
     """
     servers: list[NatsServer] = []

@@ -72,10 +72,9 @@ class StreamUnavailable(Disconnected):
 def with_random_token(subject: str) -> str:
     """Return a subject with a random token at its end, for the messages of a stream.
 
-    Only clients that may read the settings of the stream can name this subject. Without the token,
-    any client could store a message in the stream: it could send JetStream a request with the
-    subject as the reply subject, and JetStream publishes its answer there without a check of
-    permissions.
+    Only clients that may read the settings of the stream know the token. A client that knew the
+    whole subject could send JetStream a request with this reply subject. JetStream would publish
+    its answer there without a check of permissions, and so store the answer in the stream.
     """
     return f"{subject}.{secrets.token_hex(16)}"
 
@@ -94,13 +93,13 @@ class Follower(Protocol):
     def begin(self, id: str, oldest: int, newest: int) -> None:
         """Prepare for the messages of the stream.
 
-        Called at the beginning, and whenever the Stream begins to read again after the message
-        number `self.last`, for example after a reconnect.
+        Called at the beginning, and again after each interruption, such as a reconnect. The Stream
+        then passes on the messages after the number `self.last`.
 
-        id: identifies the numbers of the stream. If the id has changed, forget the numbers of
-            earlier messages, because new messages may get the same numbers. The id changes if the
-            stream was replaced by a new stream of the same name, and if the servers were killed and
-            have lost the last messages of the stream.
+        id: identifies the messages that have these numbers. If the id has changed, forget the
+            numbers of earlier messages, because other messages may get the same numbers. The id
+            changes if a new stream of the same name has replaced the stream, and if the servers
+            were killed and have lost the last messages of the stream.
         oldest, newest: the numbers of the oldest and of the newest message in the stream.
         """
         ...

@@ -36,8 +36,8 @@ CONNECT_S = 0.25
 class NatsUsedStates:
     """Records in a NATS cluster which sealed states clients have sent back.
 
-    A sealed state is the requestState of a call that requests input of its client. The first use()
-    connects, and creates the bucket if it does not exist.
+    A sealed state is the requestState of a call that requests input of its client. The first call
+    of use() connects, and creates the bucket if it does not exist.
 
     address: the servers, such as `nats://USER:PASSWORD@a,b,c` or `tls://a,b`.
     certs: the directory of certificates for TLS, as for front_end_tls(). The servers must have a
@@ -54,9 +54,9 @@ class NatsUsedStates:
             server_name="" if certs is None else NATS_SERVER,
             credentials=credentials_from_environment(),
         )
-        server = BlockingNats(parse_servers(address), options, CONNECT_S)
+        nats = BlockingNats(parse_servers(address), options, CONNECT_S)
         self._bucket = Bucket(
-            server,
+            nats,
             STATES_BUCKET,
             replicas=replicas,
             max_age_s=KEPT_S,
@@ -65,10 +65,10 @@ class NatsUsedStates:
         )
 
     def use(self, nonce: bytes, expires: float) -> bool:
-        """Record a state. Returns True the first time, and False if a process has recorded it.
+        """Record a state. Returns True, or False if any process has recorded the state before.
 
-        Blocks the event loop for at most 50 ms, and for 250 ms more for each server to which it
-        must connect first.
+        Blocks the event loop for at most 50 ms for each request to the servers, and for at most
+        250 ms for each attempt to connect.
         nonce: identifies the state.
         expires: when the state expires, in seconds since 1970.
         Raises OSError if the record cannot be written, or if the state expires later than the
@@ -82,5 +82,5 @@ class NatsUsedStates:
             raise OSError(str(exc)) from None
 
     def close(self) -> None:
-        """Disconnect. The next use() connects again."""
+        """Disconnect. The next call of use() connects again."""
         self._bucket.close()

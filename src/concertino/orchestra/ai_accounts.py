@@ -44,9 +44,10 @@ class AiAccounts:
     """The accounts of all callers of one AI provider.
 
     max_tokens: how many tokens, input and output together, a caller may use in all its calls; None
-        for any number. The attribute of this name may be changed.
+        for any number.
 
-    Attribute:
+    Attributes:
+    max_tokens: the argument; may be changed at any time.
     by_caller: name of a caller -> account.
     """
 
@@ -62,10 +63,10 @@ class AiAccounts:
     ) -> Generator[tuple[AiAccount, int], None, None]:
         """Count the call of a model that is made inside this `with` block.
 
-        Yields (the account of the caller, how many tokens the answer may have). The second is
-        answer_tokens, or less if the caller has fewer tokens left. The block must add the tokens of
-        the request and of the answer to the account, even if the call fails. This method counts the
-        call, its time and its failure.
+        Yields (the account of the caller, how many tokens the answer may have: answer_tokens, or
+        less if the caller has fewer tokens left). The block must add the tokens of the request and
+        of the answer to the account, even if the call fails. The call itself, its time and its
+        failure are counted without the block.
         caller: the name of the plugin or client that has called the tool.
         answer_tokens: how many tokens the caller requests for the answer; at least 1.
         Raises ToolError, before the block, if the tokens of the caller are used up.

@@ -108,7 +108,7 @@ class _Model:
 
         config: the settings in the plugin's configuration: setting -> value. The names in CONFIG
             are allowed, and none of them is required.
-        environment: has the API key, in the variable that PROVIDERS names.
+        environment: the environment variables, with the API key in `kind.key_variable`.
         Raises ConcertinoError if a setting is wrong, the key is missing, or the SDK is not
         installed.
         """

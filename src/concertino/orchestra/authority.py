@@ -198,7 +198,7 @@ def ensure_certificate(
 def create_temporary_identity(name: str) -> Identity:
     """Return an identity with a certificate of a new authority, for handshakes in memory.
 
-    Writes no files. Both certificates are valid for one hour.
+    Writes no files. The identity and the authority are valid for one hour.
     name: the name in the certificate.
     """
     signer, key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()

@@ -156,12 +156,12 @@ def prepare_bridge(
 ) -> Certificates | None:
     """Return the certificates that a Bridge to this address needs; None for a Unix socket.
 
-    Issues the certificate of the bridge if it is missing, and renews it if it expires soon or has
-    expired. Both need the key of the certificate authority, which is in `folder`.
+    If `folder` has the key of the certificate authority, issues the certificate of the bridge if it
+    is missing, and renews it if it expires soon or has expired.
     address: HOST:PORT for QUIC, unix:PATH, or nats://HOST or tls://HOST for a NATS cluster.
     folder: the directory of certificates; None for ~/.orchestra/certs.
-    Raises ValueError for a malformed address. Raises CertificateError if there is no valid
-    certificate, and `folder` does not have the key of the authority.
+    Raises ValueError for a malformed address, and CertificateError if the bridge has no valid
+    certificate after that.
     """
     if check_hub_address(address).startswith("unix:"):
         return None

@@ -110,10 +110,10 @@ def check_name(name: str) -> str:
 
 
 def is_reserved_name(name: str) -> bool:
-    """Return whether a certificate has this name that is not a plugin's, so that no plugin may.
+    """Return whether no plugin may have this id, because it is the name of another certificate.
 
-    These are the certificates of hubs, NATS servers and HTTP front ends, and PLUGIN-client, with
-    which a plugin connects to a hub.
+    Reserved are the names of hubs, NATS servers and HTTP front ends, and PLUGIN-client, the name of
+    the certificate with which a plugin connects to a hub.
     """
     names = (HUB, NATS_SERVER, FRONT_END)
     return name in names or name.startswith(f"{HUB}-to-") or name.endswith("-client")

@@ -138,7 +138,7 @@ class ClientEvents:
         """Send events to the client of a call from now on, if it wants some.
 
         The experimental capability `orchestra/events` of such a client names the topics.
-        HubBackend calls this method for all calls but `tools/call`, which must be fast.
+        HubBackend does not call this method for `tools/call`, so that tool calls are faster.
         context: the context of the call, which has the client's capabilities.
         """
         session = context.caller.session

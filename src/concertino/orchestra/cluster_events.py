@@ -129,8 +129,7 @@ class ClusterLog(EventLog):
     def begin(self, id: str, oldest: int, newest: int) -> None:
         """Prepare for the messages of the stream. If the id of the stream is new, begin a new log.
 
-        id: identifies the stream. It changes if the servers have lost the last messages of the
-            stream: later messages then get the numbers of the lost messages.
+        id: identifies the messages that have these numbers; Follower.begin() says when it changes.
         oldest, newest: the numbers of the oldest and of the newest message in the stream.
         """
         # Shorten the id to eight digits, because it is part of each cursor (event_log.CURSOR).

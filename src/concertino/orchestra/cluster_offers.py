@@ -63,7 +63,7 @@ class ClusterOffers:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def update(self, plugins: Iterable[PluginProcess]) -> None:
-        """Offer exactly the plugins that run and whose entries allow it (`offer`).
+        """Offer exactly the plugins that run and have `offer` in the plugins file.
 
         If the tools of an offered plugin have changed, announce the change. Calls in progress of a
         plugin that is no longer offered still finish.
@@ -91,9 +91,9 @@ class ClusterOffers:
         task.add_done_callback(self._tasks.discard)
 
     def withdraw(self) -> None:
-        """Stop accepting calls of the plugins that are offered now. Calls in progress go on.
+        """Stop accepting calls of the offered plugins, because the hub is about to stop.
 
-        update() does not offer these plugins again.
+        Calls in progress go on. update() does not offer these plugins again.
         """
         # The offers stay in `_offers`, so that update() does not make new ones.
         for offer in self._offers.values():
@@ -160,10 +160,7 @@ class _Offer:
             self._calls.cancel()
 
     async def find_tool(self, name: str, ai: str, peer: RemotePeer) -> PluginProcess:
-        """Return this plugin for every call, because the hub that sends the call has chosen it.
-
-        Implements ToolFinder (hub_calls.py), as the next method does.
-        """
+        """Return this plugin for every call, because the hub that sends the call has chosen it."""
         return self.plugin
 
     def explain_missing_tool(self, name: str, ai: str) -> str:

@@ -134,9 +134,10 @@ class HubCluster:
             self._offers.update(self._own().values())
 
     def withdraw(self) -> None:
-        """Stop accepting calls from the cluster to the hub's own plugins.
+        """Stop accepting calls of the hub's own plugins, because the hub is about to stop.
 
-        Calls in progress go on, and the hub still answers requests of plugins of the cluster.
+        Calls in progress go on. Requests to the hub itself are still answered, because its plugins
+        may send some while they end.
         """
         if self._offers is not None:
             self._offers.withdraw()
@@ -166,9 +167,9 @@ class ClusterPlugin:
     features: the tools, prompts and types of storage that the plugin offers.
     workers: worker id -> the time of the worker's last announcement, by the clock of the event
         loop.
-    manifests: worker id -> the serialized manifest that the worker has announced. It has only
-        workers whose manifest was used for `features`. Workers of one plugin may have different
-        manifests, for example because they run different versions.
+    manifests: worker id -> the serialized manifest that the worker has announced, for each worker
+        whose manifest was used for `features`. Workers of one plugin may have different manifests,
+        for example because they run different versions.
     """
 
     # For HubPlugin and PluginProvider (routes.py): workers are never a Go plugin, and the hub's own
@@ -217,8 +218,8 @@ class ClusterPlugin:
         """Store a worker's manifest. Returns whether fetch() must be called with the manifest.
 
         fetch() must be called if the worker has changed its manifest, or if the worker is new and
-        no other worker has the same manifest. If 16 other manifests are stored, this method stores
-        nothing and returns False.
+        no other worker has the same manifest. At most 16 different manifests are stored: for
+        another one, this method stores nothing and returns False.
         worker: the id of the worker.
         manifest: the serialized manifest.
         """
@@ -236,9 +237,9 @@ class ClusterPlugin:
     def forget_manifest(self, worker: str) -> None:
         """Forget the manifest of a worker that has left.
 
-        If no other worker has the same manifest, forgets all manifests, because `features` may
-        contain tools and prompts that only this worker had. add_manifest() then returns True for
-        the next announcement, so that `features` is fetched again.
+        If no other worker has the same manifest, `features` may contain tools and prompts that only
+        this worker had. Then forgets all manifests, so that add_manifest() returns True for the
+        next announcement, and `features` is fetched again.
         worker: the id of the worker.
         """
         manifest = self.manifests.pop(worker, None)
@@ -259,8 +260,7 @@ class ClusterPlugin:
 
         body: the PluginRequest, serialized without its id.
         timeout_s: the time limit of the call or of the whole stream.
-        callback: called with the response, or with an exception. For a stream, also called with
-            each chunk.
+        callback: called with each response, serialized with its id, or with an exception.
         stream: the id of the stream in a stream_start; "" for a tool call.
         Returns the pending response; None if the request cannot be sent now.
         """

@@ -101,10 +101,10 @@ class EventLog:
     Attributes:
     id: identifies the log in cursors.
     first, last: the numbers of the oldest and of the newest event in the log. Events between them
-        may have been dropped. In an empty log, `first` is larger than `last`.
-    last_at_start: the number of the newest event that was published before restart() was called; 0
-        if there was none. Subscribers without a cursor do not get the events up to this number,
-        even if they are added later.
+        may have been dropped. In an empty log, `first` is last + 1.
+    last_at_start: the number of the newest event that was published before this log began; 0 if
+        there was none. Only subscribers with a cursor get the events up to this number, which the
+        caller of restart() adds later.
     topics: the topics of the newest events, including dropped events, at most MAX_TOPICS. The keys
         of the dict are an ordered set; the topic of the newest event is last.
     """
@@ -194,8 +194,8 @@ class EventLog:
         """Drop all events, and begin a new log, which is empty until the caller adds events.
 
         id: identifies the new log.
-        oldest, newest: the numbers of the events that were published before now, and which the
-            caller will add. Only subscribers with a cursor get these events.
+        oldest, newest: the numbers of the oldest and of the newest event that were published before
+            now. The caller must add these events. Only subscribers with a cursor get them.
         """
         self.id = id
         self._clear(oldest)
@@ -307,9 +307,9 @@ class EventReader:
 
     @property
     def has_gap(self) -> bool:
-        """Whether the subscriber has missed events, and take() has not reported them yet.
+        """Whether the subscriber has missed events that are not reported yet.
 
-        The next take() or take_position() reports their number in `lost`. Then this is False again.
+        The next result of take() or take_position() reports their number in `lost`.
         """
         self._follow_restart()
         return self._lost != 0 or (self.is_behind and self._log.get(self._position + 1) is None)
@@ -317,8 +317,8 @@ class EventReader:
     def take(self) -> EventDelivery | None:
         """Return the next event of the subscription; None if this call has found none.
 
-        After None, call wait(), and then take() again. One call looks at 1,000 events at most, so
-        there may be an event nevertheless. Then `is_behind` is True, and wait() returns at once.
+        After None, call wait(), and then take() again. One call looks at 1,000 events at most. If
+        the log has more events, `is_behind` is True after None, and wait() returns at once.
         In the result, `lost` is how many events the subscriber has missed before this event;
         UNKNOWN for an unknown number.
         """
@@ -414,7 +414,10 @@ def log_event(event: Publish, source: str) -> LoggedEvent:
 
 
 def unpack_payload(event: Publish | EventDelivery) -> Mapping[str, object]:
-    """Return the decoded payload of an event; {} if it has none. Raises InvalidStruct."""
+    """Return the decoded payload of an event; {} if it has none.
+
+    Raises InvalidStruct if the payload cannot be decoded.
+    """
     return unpack(event.payload, event.payload_json) if event.payload else {}
 
 

@@ -33,16 +33,15 @@ class FirstStart:
         until `previous.lets_next_start` is set. None if this start need not wait for another
         plugin.
 
-    Attributes:
-    has_run: an event that is set when the plugin runs for the first time.
-    over: an event that is set when nobody should wait for this start any more. The plugin has run,
-        has failed to start or takes too long to boot, or a plugin on which it depends has failed to
-        start.
-    settled: an event that is set when requests should no longer wait for the plugin: `over` is set,
-        the plugin uses no processor time (idleness.py), or a request has waited 15 s.
-    lets_next_start: an event that is set when the next plugin over QUIC may start: `settled` is
-        set, or this plugin has used 0.1 s of processor time.
-    is_late: whether the plugin has used 0.4 s of processor time and was not ready then. Calls that
+    Attributes (each is an asyncio.Event, except `is_late`):
+    has_run: set when the plugin runs for the first time.
+    over: set when nobody should wait for this start any more. The plugin has run, has failed to
+        start or takes too long to boot, or a plugin on which it depends has failed to start.
+    settled: set when requests should no longer wait for the plugin: `over` is set, the plugin uses
+        no processor time (idleness.py), or a request has waited 15 s.
+    lets_next_start: set when the next plugin over QUIC may start: `settled` is set, or this plugin
+        has used 0.1 s of processor time.
+    is_late: whether the plugin has used 0.4 s of processor time before it was ready. Calls that
         another plugin can answer do not wait for such a plugin.
     """
 
@@ -62,7 +61,8 @@ class FirstStart:
 
         dependencies: plugin id -> first start, for each plugin that must have run before.
         on_failure: called with the id of a dependency that has failed to start. This method then
-            sets `over`, but goes on waiting, because the hub starts the dependency again.
+            sets `over`, so that nobody else waits. It still waits itself for the dependency, which
+            the hub starts again.
         """
         for id, other in dependencies.items():
             await other.settled.wait()

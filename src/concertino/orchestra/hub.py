@@ -94,8 +94,9 @@ class Hub:
     Attributes:
     on_change: called with "tools" or "prompts" when the hub's list of tools or prompts has changed;
         None if nobody needs to know.
-    withheld: plugin id -> reason, for each plugin whose change in the file is not applied yet, for
-        example because the user has not approved the change. PluginsReload sets it.
+    withheld: plugin id -> reason, for each plugin whose entry in the file has changed, if the hub
+        does not use the new entry yet, for example because the user has not approved it.
+        PluginsReload sets this attribute.
     """
 
     def __init__(
@@ -240,8 +241,8 @@ class Hub:
     async def restart_plugin(self, id: str) -> None:
         """End a plugin's process, and start the program again.
 
-        The process gets stop_s seconds for its calls in progress. Then waits at most 15 seconds
-        until the new process has started or failed: see `plugins[id].state`.
+        The old process gets stop_s seconds for its calls in progress. Returns when the new process
+        has started or failed, or has taken 15 seconds: see `plugins[id].state`.
         id: a key of `plugins`; KeyError for any other id.
         """
         await self._plugins.restart_plugin(id)
@@ -429,8 +430,8 @@ class Hub:
 
         name: the name of the tool.
         ai: the AI provider that the call names; empty for none.
-        peer: the sender of the call. The call of a plugin that is itself starting does not wait,
-            because two plugins could wait for each other.
+        peer: the sender of the call. If the sender is a plugin that is itself starting, the call
+            does not wait. Otherwise, two plugins could wait for each other.
         """
         await self._replace_changed_plugins()
         if self._waits.are_over:

@@ -99,8 +99,8 @@ class HubBackend:
         faster than `send`, because it creates no task. If `forward` returns None, for example
         because the output buffer is full, `send` sends the call.
     stream: calls a tool as a stream, for a client that requests the progress of the call, and
-        returns an async generator of the responses. If `stream` returns None, because the hub is
-        down, `send` sends the call.
+        returns an async generator of the responses. While the hub is down, `stream` returns None,
+        and HubBackend then calls `send`, which raises the reason.
     """
 
     def __init__(
@@ -205,8 +205,8 @@ class HubBackend:
     async def watch(self, uris: frozenset[str]) -> None:
         """Report changes of these resources to the clients from now on.
 
-        uris: all URIs to which clients have subscribed: of documents in the plugins' storage, and
-            of resources of MCP servers. They replace the URIs of the previous call.
+        uris: all URIs to which clients have subscribed, of documents in the plugins' storage and of
+            resources of MCP servers. These URIs replace those of the previous call.
         """
         self._events.watch(uris)
 

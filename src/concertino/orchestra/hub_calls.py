@@ -67,9 +67,9 @@ NOT_FOUND = "tool_not_found"
 
 
 class ChangeFailed(ConcertinoError):
-    """A call fails because the plugin's code was changed, and the changed code does not start.
+    """The plugin's changed code does not start, so the first call after the change fails.
 
-    Later calls do not fail: they go to the process that still runs the code before the change.
+    Later calls go to the process that still runs the code before the change.
     """
 
 
@@ -132,8 +132,8 @@ class ToolFinder(Protocol):
 
         name: the name of the tool.
         ai: the AI provider that the call names; empty for none.
-        peer: the sender of the call. The call of a plugin that is itself starting does not wait,
-            because two plugins could wait for each other.
+        peer: the sender of the call. If the sender is a plugin that is itself starting, the call
+            does not wait. Otherwise, two plugins could wait for each other.
         """
         ...
 
@@ -165,8 +165,8 @@ class ToolCalls:
     def cancel(self) -> None:
         """Cancel the calls that run in tasks of this object, at the end of the hub.
 
-        These are relayed calls that a Go plugin has refused, and that are repeated as streams. All
-        other calls end with the connections of their plugins.
+        A task repeats a relayed tool_call as a stream, because a Go plugin has refused the
+        tool_call. All other calls end with the connections of their plugins.
         """
         for task in self._repeating:
             task.cancel()
@@ -281,8 +281,8 @@ class ToolCalls:
     ) -> Cancellable | None:
         """Forward a stream_start to a plugin, and its responses back, as bytes.
 
-        plugin: a plugin of this package, because these accept streams for every tool. This method
-            does not repeat a refused stream as a tool_call.
+        plugin: a plugin of this package, which accepts streams for every tool. If a Go plugin
+            refused the stream, this method would not repeat the stream as a tool_call.
         body: the serialized request, without its id.
         stream: the stream_id of the request.
         respond: sends a chunk or the last response, serialized without its id, to the caller.

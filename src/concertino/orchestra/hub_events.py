@@ -221,10 +221,10 @@ class HubEvents:
         If the subscription is not valid, yields only a stream_end with the error.
 
         id: the id of the stream.
-        subscribe: the topic and the filters of the subscription, and the cursor to begin after. The
-            field `positions` says whether to yield positions, too. Then the topic must be in the
-            result of topics(), so that MCP clients, which request positions, learn of a misspelled
-            topic.
+        subscribe: the topic and the filters of the subscription, and the cursor to begin after. If
+            the field `positions` is True, positions are yielded, too. MCP clients request them. So
+            that these clients learn of a misspelled topic, a subscription with positions is valid
+            only if its topic is in the result of topics().
         plugins: the manifests of all plugins.
         """
         try:

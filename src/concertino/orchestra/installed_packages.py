@@ -95,8 +95,8 @@ class InstalledPackages:
         """Install a package, if `agree` returns True for it. Runs no code of the package.
 
         source: the package: a wheel, a git bundle, or a directory.
-        agree: called with the checked package. Asks the user whether to install the package.
-        Returns whether the package was installed.
+        agree: called with the checked package before it is installed, for example to ask the user.
+        Returns the result of `agree`: whether the package was installed.
         Raises InvalidPackage if the package is not valid or is installed already, and OSError if
         its files cannot be read or written.
         """

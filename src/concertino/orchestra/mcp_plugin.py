@@ -220,7 +220,7 @@ class McpPlugin:
         """Do nothing: the server is started when the hub has sent its configuration (_boot())."""
 
     async def shut_down(self) -> bool:
-        """Return True: this plugin has no shutdown functions that could fail."""
+        """Return True for success: this plugin has no shutdown functions that could fail."""
         return True
 
     async def close(self) -> None:

@@ -160,7 +160,7 @@ class McpSessions:
                 await asyncio.wait((host.started,))
 
     def describe_delay(self) -> str:
-        """Return why the server does not answer yet, while it starts; "" if it is not known."""
+        """Return a text that says why the server is not ready yet; "" if the reason is unknown."""
         if self._main is None:
             return self._delay
         method = self._main.pending_method
@@ -210,9 +210,9 @@ class McpSessions:
     def forwarded_meta(self, path: Sequence[str]) -> dict[str, object]:
         """Return the `_meta` for a request that this plugin sends to its MCP server.
 
-        path: the list of the plugins that have passed the request on, in the request that this
-            plugin has received. The result has this list with this plugin at the end, so that no
-            request runs in a circle between hubs (request_path.py).
+        path: which plugins have passed the request on so far. The result also contains this plugin,
+            at the end of the list, so that no request runs in a circle between hubs
+            (request_path.py).
         Raises RpcError if this plugin is on the list already, or if the list is too long.
         """
         return {PATH: extend_path(path, self._path_entry)}

@@ -34,11 +34,11 @@ CREATE_S = 20.0
 def create_buckets(
     address: str, owners: Sequence[str], certificates: Certificates | None, replicas: int
 ) -> Iterator[tuple[str, BucketState, BucketState]]:
-    """Create the buckets of plugins and front ends as the NATS user of a hub, one in each step.
+    """Create the buckets of plugins and front ends as the NATS user of a hub.
 
-    A bucket is created when the iterator is asked for it, so exhaust the iterator. A bucket that
-    exists keeps its settings. But if it is stored on fewer servers than `replicas`, servers are
-    added.
+    This is a generator: it creates a bucket when the next item is requested, so request all items.
+    A bucket that exists keeps its settings, except that servers are added if it is stored on fewer
+    servers than `replicas`.
 
     address: the NATS servers, such as `tls://a,b,c` or `nats://HOST:PORT`.
     owners: the ids of plugins, and `front-end` for the HTTP front ends.

@@ -144,7 +144,7 @@ class NatsListener:
 
         A second call does nothing.
         """
-        # An earlier call has removed it.
+        # The first call removes _begin.
         if self._begin not in self._cluster.on_connect:
             return
         self._cluster.on_connect.remove(self._begin)

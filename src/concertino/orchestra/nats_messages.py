@@ -158,9 +158,9 @@ def reply_prefix(caller: str, callee: str) -> str:
 def new_reply_prefix(caller: str, callee: str, process: str) -> str:
     """Return the beginning of the reply subjects of a new NatsLink, which ends with a new LINK.
 
-    LINK consists of the id of the caller's process and 64 secret random bits. Only the caller and
-    the workers that get its requests know the bits. Another plugin can make JetStream publish to
-    any subject that the plugin can name, but it cannot name this one.
+    LINK consists of the id of the caller's process and 64 secret random bits, which only the caller
+    and the workers that get its requests know. So no other plugin can name the reply subjects, and
+    make JetStream publish to them (nats_permissions.py).
     caller, callee: the names of the two sides.
     process: the id of the caller's process (NatsCluster.id), of eight digits.
     """
@@ -191,7 +191,7 @@ def is_reply_subject(subject: str, caller: str, callee: str) -> bool:
 
 
 def worker_subject(callee: str, worker: str, caller: str) -> str:
-    """Return the subject of a caller's messages to a worker about requests that were sent before.
+    """Return the subject of a caller's messages to a worker about a request, such as to cancel it.
 
     worker: the id of the worker; ALL for all workers of the callee.
     """
@@ -217,7 +217,7 @@ def event_subject(hub: str) -> str:
     """Return the beginning of the subject of the events that hubs publish.
 
     The Stream (nats/stream.py) that stores the events adds a random token.
-    hub: the name of the NATS user of the hubs.
+    hub: the name that all hubs have, HUB.
     """
     return f"e.{_token_or_any(hub)}"
 

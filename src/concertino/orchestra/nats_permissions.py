@@ -142,7 +142,8 @@ def authorization(
     keys: name -> public key (nkey), for users that authenticate with a key. All other users
         authenticate with a certificate of Orchestra's authority.
     offered: the ids of the plugins that hubs offer to other hubs.
-    Raises ValueError if a plugin has the id `concertino`, which HTTP front ends use.
+    Raises ValueError if a plugin has the id `concertino`, the name in the reply subjects of HTTP
+    front ends.
     """
     # A plugin with this id could read the messages to the front ends.
     if HTTP_CLIENT in names:

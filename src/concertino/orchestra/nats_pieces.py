@@ -28,7 +28,7 @@ __all__ = [
 
 
 class OutgoingPieces:
-    """A message that is sent in pieces of 64 KiB, of which two at most have no receipt yet.
+    """A message that is sent in pieces of 64 KiB. After two pieces without a receipt, it waits.
 
     payload: the whole message.
     send: sends one piece. Its arguments are the number of the piece, from 0, and the bytes.
@@ -54,9 +54,9 @@ class OutgoingPieces:
         return self._received >= self._count
 
     def first(self) -> bytes:
-        """Return the first piece, and count it as sent. A request begins with this.
+        """Return the first piece of a request, and count it as sent.
 
-        The caller must send the piece, because only this piece has the headers of the request.
+        The caller must send the piece, together with the headers of the request.
         """
         self._next = 1
         return self._payload[:PIECE_BYTES]
@@ -67,7 +67,10 @@ class OutgoingPieces:
         self.send_window()
 
     def send_window(self) -> None:
-        """Send pieces until two have no receipt, or all are sent. A response begins with this."""
+        """Send pieces until two have no receipt, or all are sent.
+
+        NatsWorker calls this method once for each long response. on_receipt() sends the rest.
+        """
         while self._next < min(self._count, self._received + MAX_WINDOW):
             number = self._next
             self._next += 1
@@ -79,7 +82,7 @@ class IncomingPieces:
     """A message that arrives in pieces.
 
     size: the size of the whole message in bytes, as its sender has announced it.
-    Raises ProtocolError if the size is 0, or larger than a frame may be.
+    Raises ProtocolError if the size is 0, or larger than MAX_FRAME_BYTES.
     """
 
     def __init__(self, size: int) -> None:
@@ -130,8 +133,8 @@ class PartialResponse:
     pieces: the pieces of the response.
     is_last: whether no other response to the request follows. A stream has several responses.
     timer: the timer that drops the response if no receipt arrives in time.
-    waiting: (payload, is_last) of each response to the same request that must be sent after this
-        response, in order.
+    waiting: the later responses to the same request, in order, as (payload, is_last). They are sent
+        when this response is complete.
     """
 
     def __init__(self, pieces: OutgoingPieces, is_last: bool, timer: asyncio.TimerHandle) -> None:
@@ -147,11 +150,11 @@ M = TypeVar("M", PartialRequest, PartialResponse)
 class LongMessages(Generic[M]):
     """The requests that a worker has received in part, or the responses that it has sent in part.
 
-    The key of a message is the reply subject of the request, the NATS subject to which the
-    responses to the request are published.
+    The key of a message is the reply subject of the request: the NATS subject to which the worker
+    publishes its responses.
 
     Attribute:
-    held_bytes: the total size of these messages in bytes, including the pieces that are missing.
+    held_bytes: the total size of the whole messages, in bytes.
     """
 
     def __init__(self) -> None:

@@ -69,16 +69,17 @@ def server_configuration(
     port: int,
     offered: Sequence[str] = (),
 ) -> str:
-    """Return the configuration of a NATS server on loopback. Issues missing certificates.
+    """Return the configuration of a NATS server on loopback.
 
+    Issues the missing certificates of the server and of its clients.
     names: the ids of the plugins that may connect, in addition to the hub; `front-end` for HTTP
         front ends, which are processes that serve HTTP and share sessions.
-    certificates: the directory of certificates, for the server and for all these clients.
+    certificates: the directory of certificates.
     folder: where the server stores its streams and buckets.
     port: the port on which the server listens.
     offered: the plugins that hubs offer to other hubs.
-    Raises CertificateError if a certificate cannot be issued. Raises ValueError if a plugin has the
-    id `concertino`, which HTTP front ends use.
+    Raises CertificateError if a certificate cannot be issued, and ValueError in the case that
+    authorization() describes.
     """
     ensure_certificate(certificates, NATS_SERVER)
     for name in (HUB, *names):

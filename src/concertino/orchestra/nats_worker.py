@@ -118,8 +118,8 @@ class _CallerServer(RpcServer):
 class NatsWorker:
     """Answers the requests that arrive on one connection. A NatsListener owns it.
 
-    cluster: the NatsCluster that owns the connection. The worker calls its begin_use() and
-        end_use(), so that a connection that is replaced stays open for the responses.
+    cluster: the NatsCluster that owns the connection. While requests are in progress, the worker
+        makes the cluster keep the connection open for the responses, with begin_use().
     name: the id of the plugin that this process runs; `orchestrator` for a hub.
     answer: handles each request that `relay` does not forward.
     relay: called first with each request, to forward it without decoding it. None if every request
@@ -129,8 +129,8 @@ class NatsWorker:
     connection: the connection on which the requests arrive.
 
     Attributes:
-    id: the id of this worker for callers and hubs: the id of the process in the cluster, followed
-        by a random hexadecimal number.
+    id: the id of this worker in messages: the id of the process in the cluster, followed by a
+        random hexadecimal number.
     refusal: why the NATS server does not let this process answer requests; "" if the server lets
         it.
     """
@@ -231,7 +231,7 @@ class NatsWorker:
     async def drain(self) -> None:
         """Wait until every accepted request has its response. Call this after leave().
 
-        There is no time limit: the caller must cancel this method.
+        There is no time limit. To stop waiting, cancel this method.
         """
         # The server may have sent requests before it handled the end of the subscription in
         # leave(). After this flush, they have arrived.
