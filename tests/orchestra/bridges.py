@@ -28,10 +28,12 @@ from concertino.orchestra.rpc_interface import RemotePeer, RpcListener, error_re
 from concertino.orchestra.structs import pack
 
 __all__ = [
+    "CONNECTED",
     "Hub",
     "Process",
     "bridge",
     "call",
+    "connect",
     "definition",
     "gave",
     "make_certificates",
@@ -39,6 +41,9 @@ __all__ = [
     "request",
     "tools",
 ]
+
+# What a bridge writes on stderr when it has connected to its hub.
+CONNECTED = "transport.stdio: connected to orchestrator at "
 
 T = TypeVar("T")
 Script = Callable[[PluginRequest], PluginResponse | Awaitable[PluginResponse]]
@@ -166,6 +171,15 @@ def bridge(hub: Hub, *options: str, **env: str) -> Iterator[Process]:
         [*command, "--certs-dir", str(hub.certificates.folder), *options], env=env
     ) as process:
         yield process
+
+
+def connect(process: Process) -> None:
+    """Open the session, and wait until the bridge has connected to its hub.
+
+    Without this wait, calls fail if connecting takes longer than the bridge's start waits for it.
+    """
+    process.initialize()
+    process.until_stderr(CONNECTED)
 
 
 def tools(*definitions: ToolDefinition) -> PluginResponse:

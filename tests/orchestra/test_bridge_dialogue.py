@@ -12,7 +12,18 @@ from typing import Any
 
 import pytest
 from msgspec import Raw
-from orchestra.bridges import Hub, bridge, call, definition, gave, make_failure, request, tools
+from orchestra.bridges import (
+    CONNECTED,
+    Hub,
+    bridge,
+    call,
+    connect,
+    definition,
+    gave,
+    make_failure,
+    request,
+    tools,
+)
 
 import concertino
 from concertino.errors import RpcError
@@ -55,6 +66,7 @@ def test_the_documents_dialogue(hub: Hub) -> None:
         assert opened["serverInfo"] == {"name": "orchestra", "version": concertino.__version__}
         assert opened["capabilities"]["tools"] == {"listChanged": True}
         process.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        process.until_stderr(CONNECTED)
         process.send({"jsonrpc": "2.0", "id": 2, "method": "tools/list"})
         assert process.receive() == {
             "jsonrpc": "2.0",
@@ -120,6 +132,7 @@ def test_a_client_of_2026_asks_without_an_opening(local: Hub) -> None:
     with bridge(local) as process:
         found = process.ask(request(1, "server/discover", modern=True))["result"]
         assert "2026-07-28" in found["supportedVersions"]
+        process.until_stderr(CONNECTED)
         assert [
             each["name"]
             for each in process.ask(request(2, "tools/list", modern=True))["result"]["tools"]
@@ -128,7 +141,7 @@ def test_a_client_of_2026_asks_without_an_opening(local: Hub) -> None:
 
 def test_notifications_are_logged_at_debug_and_answered_by_nothing(local: Hub) -> None:
     with bridge(local, LOG_LEVEL="debug") as process:
-        process.initialize()
+        connect(process)
         process.send({"jsonrpc": "2.0", "method": "notifications/made_up", "params": {"a": 1}})
         assert process.ask(request("after", "ping"))["result"] == {}
         process.until_stderr("notifications/made_up")
@@ -139,7 +152,7 @@ def test_session_and_trace_go_with_a_call(local: Hub) -> None:
     local.answers["tool_call"] = gave({"text": "done"})
     parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     with bridge(local) as process:
-        process.initialize()
+        connect(process)
         for id in (1, 2):
             message = call(id, "greet")
             message["params"]["_meta"] = {"traceparent": parent}
@@ -155,7 +168,7 @@ def test_integers_beyond_a_double_arrive_as_they_are(local: Hub) -> None:
         unpack(asked.tool_call.arguments, asked.tool_call.arguments_json)
     )
     with bridge(local) as process:
-        process.initialize()
+        connect(process)
         answer = process.ask(call(1, "echo", {"n": 12345678901234567890, "m": 3, "x": 1.5}))
         assert answer["result"]["content"] == [
             {"type": "text", "text": '{"m":3,"n":12345678901234567890,"x":1.5}'}
@@ -169,7 +182,7 @@ def test_ten_megabytes_go_both_ways_and_more_than_a_frame_is_refused_with_both_f
     hub.answers["tool_call"] = lambda asked: gave(unpack(asked.tool_call.arguments))
     text = "x" * 10_000_000
     with bridge(hub, CONCERTINO_MAX_MESSAGE_BYTES=str(64 * 2**20)) as process:
-        process.initialize()
+        connect(process)
         answer = process.ask(call(1, "echo", {"text": text}))
         assert answer["result"]["content"][0]["text"] == text
         error = process.ask(call(2, "echo", {"text": "x" * 17_000_000}))["error"]
@@ -192,7 +205,7 @@ def test_a_list_is_in_the_order_of_names_and_each_name_is_there_once(local: Hub)
         definition("mid"),
     )
     with bridge(local) as process:
-        process.initialize()
+        connect(process)
         listed = process.ask(request(1, "tools/list"))["result"]["tools"]
     assert [(each["name"], each["description"]) for each in listed] == [
         ("alpha", "first"),
@@ -207,7 +220,7 @@ def test_a_list_is_in_the_order_of_names_and_each_name_is_there_once(local: Hub)
 def test_a_changed_list_is_told_once_to_a_client_that_was_given_another(local: Hub) -> None:
     local.answers["list_tools"] = tools(definition("greet"), definition("count"))
     with bridge(local) as process:
-        process.initialize()
+        connect(process)
         assert len(process.ask(request(1, "tools/list"))["result"]["tools"]) == 2
         local.answers["list_tools"] = tools(definition("greet"))
         local.stop()
@@ -265,7 +278,7 @@ def test_prompts(hub: Hub) -> None:
         ),
     }
     with bridge(hub) as process:
-        process.initialize()
+        connect(process)
         listed = process.ask(request(1, "prompts/list"))["result"]["prompts"]
         assert listed == [
             {"name": "bye", "description": "Say goodbye", "arguments": []},
@@ -326,7 +339,7 @@ def storage(request: PluginRequest) -> PluginResponse:
 def test_resources(hub: Hub) -> None:
     hub.answers = {"storage_list": storage, "storage_read": storage}
     with bridge(hub) as process:
-        process.initialize()
+        connect(process)
         listed = process.ask(request(1, "resources/list"))["result"]["resources"]
         assert [(each["uri"], each["name"], each["mimeType"]) for each in listed] == [
             ("orchestra://features/FEAT-001", "FEAT-001", "text/markdown"),
@@ -360,7 +373,7 @@ def test_resources(hub: Hub) -> None:
 def test_what_upstream_s_storage_has_not_is_not_found_there_either(local: Hub) -> None:
     local.answers["storage_read"] = PluginResponse(storage_read=StorageReadResponse())
     with bridge(local) as process:
-        process.initialize()
+        connect(process)
         error = process.ask(request(1, "resources/read", {"uri": "orchestra://notes/none"}))[
             "error"
         ]
@@ -372,7 +385,7 @@ def test_bytes_that_are_no_text_are_a_blob(local: Hub) -> None:
         storage_read=StorageReadResponse(content=b"\xff\xfe\x00", version=1)
     )
     with bridge(local) as process:
-        process.initialize()
+        connect(process)
         (read,) = process.ask(request(1, "resources/read", {"uri": "orchestra://notes/x"}))[
             "result"
         ]["contents"]
@@ -384,7 +397,7 @@ def test_bytes_that_are_no_text_are_a_blob(local: Hub) -> None:
 def test_no_storage_is_an_empty_list(local: Hub, code: str) -> None:
     local.answers["storage_list"] = make_failure(code, "no plugin has the storage 'markdown'")
     with bridge(local) as process:
-        process.initialize()
+        connect(process)
         assert process.ask(request(1, "resources/list"))["result"] == {"resources": []}
 
 
@@ -394,7 +407,7 @@ def test_storage_that_fails_is_an_error_and_not_an_empty_list(local: Hub) -> Non
         storage_list=StorageListResponse(failure=failure)
     )
     with bridge(local) as process:
-        process.initialize()
+        connect(process)
         error = process.ask(request(1, "resources/list"))["error"]
         assert (error["code"], error["message"]) == (-32603, "storage: the disk is on fire")
 

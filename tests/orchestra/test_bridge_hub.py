@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from orchestra.bridges import bridge, call, make_certificates, request
+from orchestra.bridges import bridge, call, connect, make_certificates, request
 from stdio.harness import environment
 from warm_commands import start_python
 
@@ -134,7 +134,7 @@ def orchestra(transport: str, folder: Path) -> Iterator[Orchestra]:
 @pytest.mark.parametrize("transport", ["unix", "quic"])
 def test_from_the_client_to_the_plugins_and_back(transport: str, folder: Path) -> None:
     with orchestra(transport, folder) as made, bridge(made.bridged) as process:
-        process.initialize()
+        connect(process)
         listed = process.ask(request(1, "tools/list"))["result"]["tools"]
         assert [each["name"] for each in listed] == ["greet", "hang", "look", "pid"]
         assert listed[0]["description"] == "Greet somebody."
@@ -169,7 +169,7 @@ def test_from_the_client_to_the_plugins_and_back(transport: str, folder: Path) -
 @pytest.mark.slow
 def test_a_plugin_that_is_killed_fails_its_calls_at_once_and_comes_back(folder: Path) -> None:
     with orchestra("unix", folder) as made, bridge(made.bridged) as process:
-        process.initialize()
+        connect(process)
         pid = int(process.ask(call(1, "pid"))["result"]["content"][0]["text"])
         process.send(call(2, "hang", {"note": str(folder / "x")}))
         process.ask(request(3, "ping"))
@@ -190,7 +190,7 @@ def test_a_hub_that_is_killed_and_started_again_in_the_middle_of_calls(
     transport: str, folder: Path
 ) -> None:
     with orchestra(transport, folder) as made, bridge(made.bridged) as process:
-        process.initialize()
+        connect(process)
         for id in range(4):
             process.send(call(id, "hang", {"note": str(folder / str(id))}))
         process.ask(call("greeted", "greet", {"name": "Ada"}))
@@ -210,7 +210,7 @@ def test_a_hub_that_is_killed_and_started_again_in_the_middle_of_calls(
 @pytest.mark.parametrize("transport", ["unix", "quic"])
 def test_a_cancelled_call_is_cancelled_in_the_plugin(transport: str, folder: Path) -> None:
     with orchestra(transport, folder) as made, bridge(made.bridged) as process:
-        process.initialize()
+        connect(process)
         process.send(call(1, "hang", {"note": str(folder / "x")}))
         _wait_for_file(process, folder / "x.began")
         process.send(

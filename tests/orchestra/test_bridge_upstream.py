@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orchestra.bridges import Hub, Process, bridge, definition, gave, make_failure, request, tools
+from orchestra.bridges import (
+    Hub,
+    Process,
+    bridge,
+    connect,
+    definition,
+    gave,
+    make_failure,
+    request,
+    tools,
+)
 
 from concertino.orchestra.plugin_pb2 import (
     ContentBlock,
@@ -281,7 +291,7 @@ def hub_and_process() -> Iterator[tuple[Hub, Process]]:
         hub = Hub("unix", Path(name))
         hub.start()
         with bridge(hub) as process:
-            process.initialize()
+            connect(process)
             yield hub, process
             assert process.finish() == 0
         hub.close()
