@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -135,14 +136,21 @@ class Rig:
         self.port = port
         self.clients: list[Client] = []
 
-    async def connect(self, read_ahead: int = 2**24) -> Client:
-        """read_ahead: how many bytes the client's process takes before the test reads them."""
+    async def connect(self, read_ahead: int = 2**24, trusted: str | None = None) -> Client:
+        """read_ahead: how many bytes the client's process takes before the test reads them.
+        trusted: the certificate of the server, for a connection with TLS.
+        """
         sock = socket.socket()
         if read_ahead < 2**24:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, read_ahead)
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
-        client = Client(*await asyncio.open_connection(sock=sock, limit=read_ahead))
+        tls = None if trusted is None else ssl.create_default_context(cafile=trusted)
+        name = None if tls is None else "localhost"
+        streams = await asyncio.open_connection(
+            sock=sock, limit=read_ahead, ssl=tls, server_hostname=name
+        )
+        client = Client(*streams)
         self.clients.append(client)
         return client
 
@@ -239,6 +247,21 @@ async def test_a_silent_call_gets_a_stream_with_comments(progress: bool) -> None
         client = await rig.connect()
         message = modern("tools/call", name="wait", arguments={"progress": progress},
                          _meta={"progressToken": 1})  # fmt: skip
+        client.post(message, modern_headers(message))
+
+        assert b"text/event-stream" in await client.read_head()
+        await client.read_until(b":\r\n\r\n")
+        await client.read_until(b":\r\n\r\n")
+
+
+@on_a_loop
+async def test_a_silent_call_gets_comments_over_tls(tmp_path: Path) -> None:
+    """asyncio's TLS calls pause_writing() even if no output waits."""
+    cert, key = map(str, write_certificate(tmp_path))
+    timeouts = HttpTimeouts(PATIENT, PATIENT, PATIENT, SHORT_S, PATIENT)
+    async with running(HttpOptions(tls=Tls(cert, key), timeouts=timeouts)) as rig:
+        client = await rig.connect(trusted=cert)
+        message = modern("tools/call", name="wait", arguments={})
         client.post(message, modern_headers(message))
 
         assert b"text/event-stream" in await client.read_head()

@@ -501,7 +501,8 @@ class HttpConnection(asyncio.Protocol):
         now: the time by the clock of the event loop.
         """
         timeouts, activity = self._handler.timeouts, self._activity
-        if activity.is_stuck(self.unread_bytes, now, timeouts.unread_s):
+        unread = self.unread_bytes
+        if activity.is_stuck(unread, now, timeouts.unread_s):
             self.abort()
         elif self.exchange is not None:
             # A request is being answered. End a stream that would last for ever, such as the one of
@@ -510,7 +511,7 @@ class HttpConnection(asyncio.Protocol):
                 self.exchange.expire()
             # Add nothing to output that the client does not read: is_stuck() would take the change
             # of the size for a sign that the client reads.
-            elif not activity.has_unsent and now - activity.since >= timeouts.keep_alive_s:
+            elif not unread and now - activity.since >= timeouts.keep_alive_s:
                 activity.since = now
                 self.exchange.keep_alive()
         elif self.is_ending:

@@ -40,7 +40,7 @@ class ConnectionActivity:
     since: from when head_s, body_s, idle_s and keep_alive_s are counted, by the clock of the event
         loop: when the connection last sent something, began to receive a head or a body, or began
         to wait for a handler, whichever was last.
-    has_unsent: whether the transport holds output that the system has not taken.
+    has_unsent: whether the transport may hold output that the system has not taken.
     """
 
     def __init__(self, now: float) -> None:
