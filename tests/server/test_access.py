@@ -20,6 +20,7 @@ from server.served import Served
 
 from concertino import Client, Context, Guard, RpcError, Server, compose
 from concertino.backend import Host
+from concertino.backend.listing import list_names
 from concertino.errors import NotRegistered, RegistrationError
 from concertino.server import Operations
 from concertino.transports import listen_unix, serve_connections
@@ -610,6 +611,19 @@ async def test_a_check_that_fails_hides_and_is_logged_once(
                 assert (await served.ask("tools/list"))["tools"] == []
                 assert "Unknown tool: f" in (await served.refused("tools/call", name="f")).message
     assert [record.getMessage() for record in caplog.records] == [logged]
+
+
+@on_a_loop
+async def test_visible_may_log_when_a_composed_server_reads_the_list() -> None:
+    """No warning that a coroutine was never awaited."""
+
+    def visible(context: Context) -> bool:
+        context.log("info", "asked")
+        context.progress(1)
+        return True
+
+    server = everything(visible=visible)
+    assert await list_names("x", server, "tools/list") == ["erase", "status", "relay"]
 
 
 @on_a_loop

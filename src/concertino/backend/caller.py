@@ -68,8 +68,8 @@ class Caller(Protocol):
         """Treat this call as a subscription, which runs until the client or the server ends it.
 
         - The runtime reserves no memory for the result of the call.
-        - When the server ends, it does not wait for the call: it answers with an empty result and
-          cancels the handler.
+        - When the server ends, it does not wait for the call: the runtime answers the call with an
+          empty result, and cancels the handler.
         - Over HTTP, the loss of the connection cancels the call in every revision of MCP. The
           call's notifications are not stored for a client that reconnects.
         - The params of the call are freed. Read them before you call this method.
@@ -93,8 +93,8 @@ class CallerSession(Protocol):
     def principal(self) -> bytes:
         """Return the `identity` of the client's verified Principal; b"" if there is none.
 
-        It comes from the access token (HTTP) or is the user id of the client's process (Unix
-        socket). A client's description of itself is never part of it.
+        The Principal comes from the access token (HTTP) or from the user id of the client's process
+        (Unix socket), and never from what the client says of itself.
         """
         ...
 

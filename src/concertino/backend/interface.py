@@ -19,7 +19,7 @@ backend/callback_calls.py.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "DONE",
     "Backend",
     "Call",
     "ChangeKind",
@@ -102,8 +103,8 @@ class SupportsEarlyOpening(Protocol):
         """Answer requests such as `initialize` from now on. Calls still wait for the start.
 
         Without this method, requests such as `initialize` are answered when start() has returned,
-        or after Limits.opening_s seconds. A backend whose start() takes long calls the method on
-        the event loop, as soon as the start is unlikely to fail.
+        but after Limits.opening_s seconds at the latest. A backend whose start() takes long calls
+        the method on the event loop, as soon as the start is unlikely to fail.
         """
         ...
 
@@ -454,6 +455,7 @@ class Context(Protocol):
             called if the call has no value with this key yet.
         kind: the type to which the value is decoded from JSON. By default, the value is returned as
             JSON decodes: dicts, lists, strings, numbers, bools and None.
+        Raises the exceptions of `make`, and TypeError or ValueError if the value has no JSON form.
         """
         ...
 
@@ -465,6 +467,20 @@ class Context(Protocol):
         RuntimeError if it is called on the event loop.
         """
         ...
+
+
+class _Done:
+    """An awaitable that is done already: the result of progress() and log() without a wait.
+
+    Unlike a coroutine object, it causes no warning if it is never awaited.
+    """
+
+    def __await__(self) -> Generator[None, None, None]:
+        return
+        yield
+
+
+DONE = _Done()
 
 
 class Backend(Protocol):

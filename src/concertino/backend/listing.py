@@ -6,7 +6,6 @@ to find patterns that match no tool, and proxy to find tools that have changed.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import Any, cast
 
@@ -14,7 +13,7 @@ from msgspec import Raw, Struct
 from msgspec.json import decode, encode
 
 from concertino.backend.caller import DetachedCaller
-from concertino.backend.interface import Backend, Call, ClientFacts, Context
+from concertino.backend.interface import DONE, Backend, Call, ClientFacts, Context
 from concertino.backend.methods import LIST_METHODS, ListMethod
 from concertino.protocol.pagination import read_all_pages
 from concertino.protocol.revisions import MODERN
@@ -85,7 +84,7 @@ class _ListingContext:
         total: float | None = None,
         message: str | None = None,
     ) -> Awaitable[None]:
-        return asyncio.sleep(0)
+        return DONE
 
     def log(
         self,
@@ -93,7 +92,7 @@ class _ListingContext:
         data: object,
         logger: str | None = None,
     ) -> Awaitable[None]:
-        return asyncio.sleep(0)
+        return DONE
 
     async def call_tool(
         self,

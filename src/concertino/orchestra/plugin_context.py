@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from msgspec import Raw, convert
 
 from concertino.backend.caller import DetachedCaller
-from concertino.backend.interface import Backend, ClientFacts, Context
+from concertino.backend.interface import DONE, Backend, ClientFacts, Context
 from concertino.errors import MissingCapability
 from concertino.orchestra.plugin_messages import (
     PluginRequest,
@@ -35,7 +35,6 @@ from concertino.orchestra.rpc_interface import RpcConnection
 from concertino.orchestra.streams import ChunkSender
 from concertino.orchestra.trace_context import trace_of
 from concertino.runtime.client_questions import sample
-from concertino.runtime.context import DONE
 from concertino.runtime.subcalls import SubcallContext
 from concertino.runtime.thread_waits import wait_in_thread
 from concertino.types.client_requests import CreateMessageResult, Sampling
@@ -139,7 +138,6 @@ class PluginContext:
         total: float | None = None,
         message: str | None = None,
     ) -> Awaitable[None]:
-        # DONE is an awaitable that is done already.
         if self._chunks is None:
             return DONE
         data = (message or "").encode("utf-8", "replace")

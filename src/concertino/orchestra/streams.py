@@ -24,6 +24,7 @@ from contextlib import aclosing
 from math import inf
 from typing import Any
 
+from concertino.backend.interface import DONE
 from concertino.errors import ProtocolError
 from concertino.orchestra.frames import MAX_FRAME_BYTES, FrameTooLarge
 from concertino.orchestra.plugin_messages import (
@@ -37,7 +38,6 @@ from concertino.orchestra.plugin_messages import (
     ToolResponse,
 )
 from concertino.orchestra.tool_calls import encode_text_result
-from concertino.runtime.context import DONE
 from concertino.runtime.pending import PendingOutcome
 
 __all__ = [

@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from msgspec import Raw, Struct
 from msgspec.json import decode, encode
 
-from concertino.backend.interface import Context, refuse_foreign_names
+from concertino.backend.interface import DONE, Context, refuse_foreign_names
 from concertino.protocol.call import ClientFacts
 from concertino.protocol.request_profile import SessionRequest
 from concertino.protocol.revisions import by_name
-from concertino.runtime.tasks import DONE
 from concertino.types.results import LEVELS, Level
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
         SamplingMessage,
     )
 
-__all__ = ["DONE", "CallContext"]
+__all__ = ["CallContext"]
 
 log = logging.getLogger("concertino.context")
 

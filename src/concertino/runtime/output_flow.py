@@ -14,10 +14,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from concertino.backend.interface import DONE
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.unread_results import GROWTH_S
 from concertino.protocol.session import Session
-from concertino.runtime.tasks import DONE, do_nothing
+from concertino.runtime.tasks import do_nothing
 
 if TYPE_CHECKING:
     from concertino.runtime.malformed_input import MalformedInputLog

@@ -21,11 +21,10 @@ from msgspec.json import decode, encode
 from msgspec.structs import replace
 
 from concertino.backend.call_hooks import argument_verdict
-from concertino.backend.interface import Backend, Call, Context, InputRequired
+from concertino.backend.interface import DONE, Backend, Call, Context, InputRequired
 from concertino.backend.wrappers import ContextWrapper
 from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import ProtocolError, ToolError
-from concertino.runtime.tasks import DONE
 from concertino.schema.json_values import encode_finite
 from concertino.types.results import CallToolResult
 

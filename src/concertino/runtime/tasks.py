@@ -33,7 +33,6 @@ from weakref import WeakKeyDictionary
 from concertino.loading import load
 
 __all__ = [
-    "DONE",
     "LoopWatch",
     "ReadBatch",
     "busy_loops",
@@ -306,20 +305,6 @@ def read_batch_of(loop: asyncio.AbstractEventLoop) -> ReadBatch:
     if batch is None:
         batch = _read_batches[loop] = ReadBatch()
     return batch
-
-
-class _Done:
-    """An awaitable that is done already.
-
-    Unlike a coroutine object, it causes no warning if it is never awaited.
-    """
-
-    def __await__(self) -> Generator[None, None, None]:
-        return
-        yield
-
-
-DONE = _Done()
 
 
 def do_nothing() -> None:
