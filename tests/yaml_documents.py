@@ -9,7 +9,7 @@ import random
 import re
 from typing import Any
 
-from concertino.orchestra.storage import StorageError, check_pattern, clean_path, matcher
+from concertino.orchestra.storage import StorageError, clean_path, compile_pattern
 from concertino.yaml_core import (
     NULLS,
     InvalidYaml,
@@ -241,7 +241,7 @@ def _compare_writing(value: dict[str, Any], answer: dict[str, Any]) -> str | Non
 def _compare_matching(value: list[str], answer: dict[str, Any]) -> str | None:
     glob, name = value
     try:
-        found = matcher(check_pattern(glob)).fullmatch(name) is not None
+        found = compile_pattern(glob).fullmatch(name) is not None
     except StorageError as exc:
         # Go does not look at the rest of a glob once a name does not match.
         return None if not answer.get("value") else f"refused: {exc}"

@@ -39,10 +39,9 @@ from concertino.orchestra.storage import (
     StorageEntry,
     StorageError,
     StoredDocument,
-    check_pattern,
     clean_folder,
     clean_path,
-    matcher,
+    compile_pattern,
     missing_document,
     next_version,
 )
@@ -155,7 +154,7 @@ class MarkdownStorage:
 
     def list(self, prefix: str, pattern: str) -> list[StorageEntry]:
         prefix = clean_folder(prefix)
-        matches = matcher(check_pattern(pattern)).fullmatch
+        matches = compile_pattern(pattern).fullmatch
         entries: list[StorageEntry] = []
         with self._lock(create=False) as exists:
             if not exists:

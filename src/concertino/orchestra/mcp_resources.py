@@ -32,7 +32,7 @@ from concertino.orchestra.plugin_messages import (
     StorageListResponse,
     StorageReadResponse,
 )
-from concertino.orchestra.storage import StorageError, check_pattern, matcher
+from concertino.orchestra.storage import StorageError, compile_pattern
 from concertino.orchestra.structs import encode_struct
 from concertino.orchestra.trace_context import trace_of
 from concertino.protocol.pagination import read_all_pages
@@ -104,7 +104,7 @@ async def _list(
             lambda page: page.resource_templates,
         )
     )
-    matches = matcher(check_pattern(pattern)).fullmatch if pattern else _match_all
+    matches = compile_pattern(pattern).fullmatch if pattern else _match_all
     entries = [
         StorageEntry(
             path=resource.uri,

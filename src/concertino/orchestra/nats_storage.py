@@ -43,11 +43,10 @@ from concertino.orchestra.storage import (
     StorageEntry,
     StorageError,
     StoredDocument,
-    check_pattern,
     clean_folder,
     clean_path,
+    compile_pattern,
     encode_metadata,
-    matcher,
     missing_document,
     next_version,
 )
@@ -198,7 +197,7 @@ class NatsStorage:
 
     def list(self, prefix: str, pattern: str) -> list[StorageEntry]:
         prefix = clean_folder(prefix)
-        matches = matcher(check_pattern(pattern)).fullmatch
+        matches = compile_pattern(pattern).fullmatch
         with _convert_errors():
             keys: list[str] = []
             for key in self._bucket.list_keys():

@@ -24,11 +24,10 @@ from concertino.orchestra.storage import (
     StorageEntry,
     StorageError,
     StoredDocument,
-    check_pattern,
     clean_folder,
     clean_path,
+    compile_pattern,
     encode_metadata,
-    matcher,
     missing_document,
     next_version,
 )
@@ -124,7 +123,7 @@ class SqliteStorage:
 
     def list(self, prefix: str, pattern: str) -> list[StorageEntry]:
         prefix = clean_folder(prefix)
-        matches = matcher(check_pattern(pattern)).fullmatch
+        matches = compile_pattern(pattern).fullmatch
         with self._lock, self._convert_errors():
             # LIKE would ignore case, and read `_` and `%` in the prefix as wildcards.
             rows = self._database.execute(

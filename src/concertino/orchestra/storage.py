@@ -36,11 +36,10 @@ __all__ = [
     "StorageError",
     "StoredDocument",
     "check_path",
-    "check_pattern",
     "clean_folder",
     "clean_path",
+    "compile_pattern",
     "encode_metadata",
-    "matcher",
     "missing_document",
     "next_version",
 ]
@@ -222,9 +221,11 @@ def clean_folder(prefix: str) -> str:
     return "/".join(clean_path(prefix)) + "/"
 
 
-def check_pattern(pattern: str) -> str:
-    """Return a glob unchanged if it is valid, and `*.md` for an empty one.
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Return a regular expression for a glob, to use with fullmatch().
 
+    pattern: may contain `*`, `?`, a class `[a-c]`, its complement `[^a-c]`, and `\\` before a
+        character that stands for itself. They mean the same as in Go. "" stands for `*.md`.
     Raises StorageError for an invalid glob.
     """
     if len(pattern) > MAX_PATTERN or "/" in pattern:
@@ -238,16 +239,8 @@ def check_pattern(pattern: str) -> str:
             "pattern: expected `*`, `?`, `[a-z]`, `[^a-z]` and `\\` before a character, "
             f"got {pattern!r}",
         )
-    return pattern or "*.md"
 
-
-def matcher(pattern: str) -> re.Pattern[str]:
-    """Return a regular expression for a glob, to use with fullmatch().
-
-    pattern: the result of check_pattern(). It may contain `*`, `?`, a class `[a-c]`, its complement
-        `[^a-c]`, and `\\` before a character that stands for itself. They mean the same as in Go.
-    """
-    first, *others = _split_at_stars(pattern)
+    first, *others = _split_at_stars(pattern or "*.md")
     # Without a star, the pattern has one part.
     if not others:
         return re.compile(first, re.DOTALL)
