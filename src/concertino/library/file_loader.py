@@ -73,15 +73,15 @@ class FolderState(Generic[Parsed]):
         under: str,
         find_cached: Callable[[FoundFile], Parsed | None],
         *,
-        distrust: bool,
+        read_again: bool,
     ) -> tuple[dict[str, Parsed], set[str], list[str]]:
         """List the directory again, and parse the files that are new or have changed. Blocks.
 
         under: the path of the only file or directory to list again; "" for the whole directory.
         find_cached: called with each file that may have changed. Returns the parsed file from a
             cache, or None if the file must be read.
-        distrust: whether a file may have changed although its size and modification time are as at
-            the latest refresh(). False skips such files.
+        read_again: whether a file may have changed although its size and modification time are as
+            at the latest refresh(). False skips such files.
         Returns three values:
         - path -> parsed file, for the new and changed files;
         - the paths of removed files, and of those that have become invalid;
@@ -95,7 +95,7 @@ class FolderState(Generic[Parsed]):
         removed = self._forget_missing(under, listing)
         changed: dict[str, Parsed] = {}
         for path, file in listing.files.items():
-            if not distrust and self.files.get(path) == file:
+            if not read_again and self.files.get(path) == file:
                 # The file has not changed, so its problems have not changed either.
                 problems[path] = self.problems.get(path, [])
                 continue
@@ -235,7 +235,7 @@ class FileLoader:
                 # The watcher has reported a path: read the file, even if its size and modification
                 # time are the same. For the whole directory, "", that would take too long.
                 changed, removed, new_messages = self.resources.refresh(
-                    under, self._find_cached, distrust=bool(under)
+                    under, self._find_cached, read_again=bool(under)
                 )
                 change.items |= changed
                 change.removed_items |= removed
@@ -247,7 +247,7 @@ class FileLoader:
             for under in _paths_to_refresh(self.prompts, paths):
                 # Prompts are not cached.
                 prompts, removed, new_messages = self.prompts.refresh(
-                    under, lambda _: None, distrust=bool(under)
+                    under, lambda _: None, read_again=bool(under)
                 )
                 change.prompts |= prompts
                 change.removed_prompts |= removed

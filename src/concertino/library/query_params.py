@@ -49,7 +49,7 @@ def parse_query(
     text: str,
     category: str | None,
     category_of: Callable[[str], str | None],
-    known: Sequence[str],
+    all_categories: Sequence[str],
 ) -> Query:
     """Return the Query for a search URI.
 
@@ -58,7 +58,7 @@ def parse_query(
         `categories` is not allowed then. None if there is no category before `match`.
     category_of: called with a name in singular or plural. Returns the library's category with this
         name; None if there is none.
-    known: all categories of the library, for the error text.
+    all_categories: all categories of the library, for the error text.
     Raises RpcError -32602, whose text names the parameter, the expected and the actual value.
     """
     allowed = PARAMETERS
@@ -77,7 +77,7 @@ def parse_query(
     if category is not None:
         categories = (category,)
     else:
-        categories = _find_categories(_texts(params, "categories"), category_of, known)
+        categories = _find_categories(_texts(params, "categories"), category_of, all_categories)
     # Query has the same defaults.
     return Query(
         words,
@@ -176,7 +176,7 @@ def _number(
 
 
 def _find_categories(
-    names: tuple[str, ...], category_of: Callable[[str], str | None], known: Sequence[str]
+    names: tuple[str, ...], category_of: Callable[[str], str | None], all_categories: Sequence[str]
 ) -> tuple[str, ...]:
     """Return the categories with these names, without duplicates.
 
@@ -187,7 +187,7 @@ def _find_categories(
     for name in names:
         category = category_of(name) or category_of(name.lower())
         if category is None and not {name, f"{name}s"} & COMMON_CATEGORIES:
-            expected = f"some of {', '.join(known) or '(there are none)'}"
+            expected = f"some of {', '.join(all_categories) or '(there are none)'}"
             raise _invalid("categories", expected, name)
         found.append(category or name)
     return tuple(dict.fromkeys(found))

@@ -506,6 +506,7 @@ class PluginProcess:
         time = asyncio.get_running_loop().time
         pause = FIRST_S
         while True:
+            # Only before the first iteration, a run may have started already.
             if is_started or await self._start_run(environment):
                 is_started = False
                 start = time()
