@@ -20,7 +20,7 @@ from concertino.protocol.client_request_forms import (
     to_wire_request,
     translate_request,
 )
-from concertino.protocol.revisions import by_name
+from concertino.protocol.revisions import REVISION_BY_NAME
 from concertino.types.client_requests import (
     ClientRequest,
     Elicitation,
@@ -44,7 +44,7 @@ def client(revision: str, capabilities: Any) -> ClientFacts:
 def put(question: ClientRequest, revision: str, capabilities: Any) -> InputRequest:
     return translate_request(
         to_wire_request(question),
-        by_name[revision],
+        REVISION_BY_NAME[revision],
         client(revision, capabilities),
         lambda: "visit-1",
     )

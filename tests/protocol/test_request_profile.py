@@ -28,7 +28,7 @@ from concertino.errors import RpcError
 from concertino.protocol.call import ServerFeatures
 from concertino.protocol.principal import Principal
 from concertino.protocol.request_profile import ClientInfo, InitializeParams, Profiles
-from concertino.protocol.revisions import by_name
+from concertino.protocol.revisions import REVISION_BY_NAME
 from concertino.types.results import Implementation
 
 # Ranks of RFC 5424 levels, the least severe first.
@@ -203,13 +203,13 @@ def test_capabilities_are_declared_for_the_revision():
         "experimental": {"x": {}},
     }
     profiles = Profiles(lambda: EVERYTHING)
-    assert profiles.declare(by_name[D]) == everything
-    modern = profiles.declare(by_name[E])
+    assert profiles.declare(REVISION_BY_NAME[D]) == everything
+    modern = profiles.declare(REVISION_BY_NAME[E])
     assert modern["extensions"] == {"example.com/x": {"a": 1}}
-    assert Profiles(lambda: PLAIN).declare(by_name[D]) == {"tools": listed}
+    assert Profiles(lambda: PLAIN).declare(REVISION_BY_NAME[D]) == {"tools": listed}
 
 
 def test_resources_without_subscriptions_are_declared_without_them():
     features = ServerFeatures(Implementation("n", "1"), resources=True)
-    declared = Profiles(lambda: features).declare(by_name[D])
+    declared = Profiles(lambda: features).declare(REVISION_BY_NAME[D])
     assert declared == {"resources": {"listChanged": True}}

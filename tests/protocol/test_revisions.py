@@ -10,7 +10,7 @@ import wire
 from catalogue import INFO
 
 from concertino.protocol import revisions
-from concertino.protocol.revisions import REQUESTS, by_name, negotiate
+from concertino.protocol.revisions import REQUESTS, REVISION_BY_NAME, negotiate
 
 A, B, C, D, E = wire.REVISIONS
 
@@ -87,7 +87,10 @@ def test_a_handshake_is_answered_with_its_version_or_our_newest_that_has_one(
 def test_an_implementation_says_what_the_revision_knows(version: str, members: list[str]):
     from msgspec import to_builtins
 
-    assert sorted(to_builtins(revisions.limit_implementation(INFO, by_name[version]))) == members
+    assert (
+        sorted(to_builtins(revisions.limit_implementation(INFO, REVISION_BY_NAME[version])))
+        == members
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,17 +98,19 @@ def test_an_implementation_says_what_the_revision_knows(version: str, members: l
 )
 def test_a_client_takes_results_of_older_revisions_of_its_era(client: str, servers: list[str]):
     assert [
-        server.name for server in revisions.REVISIONS if by_name[client].takes_results_of(server)
+        server.name
+        for server in revisions.REVISIONS
+        if REVISION_BY_NAME[client].takes_results_of(server)
     ] == servers
 
 
 def test_capabilities_are_those_of_the_revision():
     offer = {"tools": {}, "completions": {}, "extensions": {"a/b": {}}}
-    assert revisions.limit_capabilities(offer, by_name[A]) == {"tools": {}}
+    assert revisions.limit_capabilities(offer, REVISION_BY_NAME[A]) == {"tools": {}}
     for version in (B, C, D):
-        assert revisions.limit_capabilities(offer, by_name[version]) == {
+        assert revisions.limit_capabilities(offer, REVISION_BY_NAME[version]) == {
             "tools": {},
             "completions": {},
         }
-    assert revisions.limit_capabilities(offer, by_name[E]) == offer
-    assert revisions.limit_capabilities({"tools": {}}, by_name[A]) == {"tools": {}}
+    assert revisions.limit_capabilities(offer, REVISION_BY_NAME[E]) == offer
+    assert revisions.limit_capabilities({"tools": {}}, REVISION_BY_NAME[A]) == {"tools": {}}

@@ -18,7 +18,7 @@ from msgspec import UNSET, DecodeError, Raw, Struct
 from msgspec.json import encode
 
 from concertino.protocol.call import InputRequired
-from concertino.protocol.revisions import by_name
+from concertino.protocol.revisions import REVISION_BY_NAME
 from concertino.protocol.wire_results import InputRequiredSignal, ResultEncoder
 from concertino.types.resources_and_prompts import (
     CompleteResult,
@@ -60,7 +60,7 @@ def encode_for(
     result: Struct | Raw, revision: str, method: str = "tools/call", info: Implementation = SMALL
 ) -> Any:
     return wire.one_json(
-        ResultEncoder(by_name[revision], info).encode(result, method).replace(b"\n", b"")
+        ResultEncoder(REVISION_BY_NAME[revision], info).encode(result, method).replace(b"\n", b"")
     )
 
 
@@ -133,7 +133,7 @@ def test_an_older_result_says_nothing_of_the_kind():
 
 
 def test_a_tool_list_is_written_once_for_as_long_as_it_stays_the_same():
-    encoder = ResultEncoder(by_name[C], SMALL)
+    encoder = ResultEncoder(REVISION_BY_NAME[C], SMALL)
     tools = ListToolsResult([Tool("a", {"type": "object"})])
     assert encoder.encode(tools, "tools/list") is encoder.encode(tools, "tools/list")
     assert encoder.encode(ListToolsResult([]), "tools/list") == b'{"tools":[]}'
@@ -304,7 +304,7 @@ def test_a_completion_is_the_same_for_all():
 
 
 def test_a_list_is_written_again_when_another_of_its_kind_came_between():
-    encoder = ResultEncoder(by_name[D], SMALL)
+    encoder = ResultEncoder(REVISION_BY_NAME[D], SMALL)
     first, second = ListPromptsResult([Prompt("a")]), ListPromptsResult([Prompt("b")])
     tools = encoder.encode(LIST, "tools/list")
     for result, name in ((first, b"a"), (second, b"b"), (first, b"a")):
@@ -344,7 +344,7 @@ def test_a_resource_that_is_not_there_has_the_code_of_the_revision():
     """REQUIREMENTS B.4; EC-3, EC-6, EC-7."""
     gone = {"uri": "a:b"}
     for version in wire.LEGACY:
-        code = ResultEncoder(by_name[version], SMALL).error_code
+        code = ResultEncoder(REVISION_BY_NAME[version], SMALL).error_code
         assert (
             code(-32602, gone, "resources/read") == code(-32002, None, "resources/read") == -32002
         )
@@ -355,7 +355,7 @@ def test_a_resource_that_is_not_there_has_the_code_of_the_revision():
         )
         assert code(-32602, None, "resources/read") == -32602
         assert code(-32603, gone, "resources/read") == -32603
-    code = ResultEncoder(by_name[E], SMALL).error_code
+    code = ResultEncoder(REVISION_BY_NAME[E], SMALL).error_code
     assert code(-32602, gone, "resources/read") == code(-32002, gone, "resources/read") == -32602
     assert code(-32603, gone, "resources/read") == -32603
 
@@ -529,12 +529,12 @@ def test_the_canonical_catalogue_is_not_changed_by_writing_it():
 def test_structured_content_becomes_text_for_clients_that_only_know_text() -> None:
     result = CallToolResult([], structured_content={"sum": 3})
     for name in ("2024-11-05", "2025-03-26"):
-        lowered = ResultEncoder(by_name[name], INFO).encode(result, "tools/call")
+        lowered = ResultEncoder(REVISION_BY_NAME[name], INFO).encode(result, "tools/call")
         assert json.loads(lowered) == {"content": [{"type": "text", "text": '{"sum":3}'}]}
 
 
 def test_every_raw_result_of_a_method_is_made_fit_for_an_older_revision() -> None:
-    encoder = ResultEncoder(by_name["2025-06-18"], INFO)
+    encoder = ResultEncoder(REVISION_BY_NAME["2025-06-18"], INFO)
     for number in (b"1", b"2"):
         raw = Raw(b'{"content":[],"structuredContent":%b}' % number)
         assert encoder.encode(raw, "tools/call") == (
@@ -545,26 +545,28 @@ def test_every_raw_result_of_a_method_is_made_fit_for_an_older_revision() -> Non
 def test_what_is_no_result_is_refused() -> None:
     for name in ("2025-11-25", "2026-07-28"):
         with pytest.raises(TypeError, match="expected a Struct or Raw, got NoneType"):
-            ResultEncoder(by_name[name], INFO).encode(None, "tools/call")  # type: ignore[arg-type]
+            ResultEncoder(REVISION_BY_NAME[name], INFO).encode(None, "tools/call")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["2025-11-25", "2026-07-28"])
 @pytest.mark.parametrize("broken", [b"", b"oops", b"{} {}", b"[]", b'{"a":"\xff"}'])
 def test_json_of_a_backend_that_is_no_object_is_refused(name: str, broken: bytes) -> None:
     with pytest.raises((ValueError, DecodeError)):
-        ResultEncoder(by_name[name], INFO).encode(Raw(broken), "prompts/list")
+        ResultEncoder(REVISION_BY_NAME[name], INFO).encode(Raw(broken), "prompts/list")
 
 
 @pytest.mark.parametrize("name", ["2025-11-25", "2026-07-28"])
 def test_content_that_is_no_content_block_is_refused(name: str) -> None:
     with pytest.raises(TypeError, match=r"expected one of TextContent, .*, got str"):
-        ResultEncoder(by_name[name], INFO).encode(CallToolResult(["hi"]), "tools/call")  # type: ignore[list-item]
+        ResultEncoder(REVISION_BY_NAME[name], INFO).encode(CallToolResult(["hi"]), "tools/call")  # type: ignore[list-item]
 
 
 def test_what_asks_is_no_result() -> None:
     for revision in wire.REVISIONS:
         with pytest.raises(InputRequiredSignal):
-            ResultEncoder(by_name[revision], INFO).encode(InputRequired(state=b"x"), "tools/call")
+            ResultEncoder(REVISION_BY_NAME[revision], INFO).encode(
+                InputRequired(state=b"x"), "tools/call"
+            )
 
 
 @pytest.mark.requirement("EC-8")
@@ -572,7 +574,7 @@ def test_a_code_of_one_era_is_an_internal_error_in_the_other() -> None:
     """REQUIREMENTS EC-3: "MUST NOT emit -32002 or -32042"; part B.4."""
     codes = [
         [
-            ResultEncoder(by_name[each], INFO).error_code(code, None, "tools/call")
+            ResultEncoder(REVISION_BY_NAME[each], INFO).error_code(code, None, "tools/call")
             for each in wire.REVISIONS
         ]
         for code in (-32042, -32021)
@@ -581,7 +583,7 @@ def test_a_code_of_one_era_is_an_internal_error_in_the_other() -> None:
 
 
 def test_a_closing_result_has_its_meta_beside_who_we_are() -> None:
-    body = json.loads(ResultEncoder(by_name[wire.MODERN], INFO).encode_closing({"x": 1}))
+    body = json.loads(ResultEncoder(REVISION_BY_NAME[wire.MODERN], INFO).encode_closing({"x": 1}))
     assert body["resultType"] == "complete"
     assert body["_meta"]["x"] == 1
     assert body["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == INFO.name
@@ -594,7 +596,7 @@ def test_a_plain_text_that_passes_leaves_as_it_is() -> None:
         asked.append(text)
         return text == "fine"
 
-    encoder = ResultEncoder(by_name["2025-11-25"], INFO)
+    encoder = ResultEncoder(REVISION_BY_NAME["2025-11-25"], INFO)
     body = encoder.encode(CallToolResult([TextContent("fine")]), "tools/call", passes)
     assert json.loads(body) == {"content": [{"type": "text", "text": "fine"}]}
     assert encoder.encode(CallToolResult([TextContent("other")]), "tools/call", passes) == b""
@@ -615,14 +617,14 @@ def test_a_plain_text_that_passes_leaves_as_it_is() -> None:
 def test_nothing_is_written_of_what_is_no_plain_text_where_it_is_asked_what_passes(
     result: Any,
 ) -> None:
-    encoder = ResultEncoder(by_name["2025-11-25"], INFO)
+    encoder = ResultEncoder(REVISION_BY_NAME["2025-11-25"], INFO)
     assert encoder.encode(result, "tools/call") != b""
     assert encoder.encode(result, "tools/call", lambda text: True) == b""
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 def test_a_list_that_is_json_is_encoded_once_while_it_is_the_same_object(revision: str) -> None:
-    encoder = ResultEncoder(by_name[revision], INFO)
+    encoder = ResultEncoder(REVISION_BY_NAME[revision], INFO)
     page = Raw(b'{"tools":[{"name":"a","inputSchema":{"type":"object"},"x":1}]}')
     first = encoder.encode(page, "tools/list")
     assert encoder.encode(page, "tools/list") is first
@@ -637,7 +639,9 @@ def test_an_older_client_gets_no_server_info_of_a_2026_server_in_results(
 ) -> None:
     meta = {"io.modelcontextprotocol/serverInfo": {"name": "s", "version": "1"}, **rest}
     result = Raw(encode({"resultType": "complete", "content": [], "_meta": meta}))
-    encoded = json.loads(ResultEncoder(by_name["2025-11-25"], INFO).encode(result, "tools/call"))
+    encoded = json.loads(
+        ResultEncoder(REVISION_BY_NAME["2025-11-25"], INFO).encode(result, "tools/call")
+    )
     assert encoded == ({"content": [], "_meta": rest} if rest else {"content": []})
 
 
@@ -654,7 +658,9 @@ def test_an_older_client_gets_no_server_info_of_a_2026_server_in_results(
 )
 def test_it_is_known_which_results_are_sent_whole(result: Struct, revisions: list[str]) -> None:
     sending = [
-        name for name in wire.REVISIONS if ResultEncoder(by_name[name], SMALL).sends_all(result)
+        name
+        for name in wire.REVISIONS
+        if ResultEncoder(REVISION_BY_NAME[name], SMALL).sends_all(result)
     ]
     assert sending == revisions
 

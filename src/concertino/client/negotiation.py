@@ -49,8 +49,8 @@ from concertino.protocol.revisions import (
     LATEST_LEGACY,
     LEGACY,
     MODERN,
+    REVISION_BY_NAME,
     Revision,
-    by_name,
     limit_implementation,
 )
 from concertino.types.results import Implementation
@@ -324,7 +324,7 @@ async def _initialize(conversation: Conversation, within_s: float) -> None:
             f"initialize: expected protocolVersion, got {quote_frame(raw)}: {exc}"
         ) from None
 
-    revision: Revision | None = by_name.get(result.protocol_version)
+    revision: Revision | None = REVISION_BY_NAME.get(result.protocol_version)
     if revision is None or revision.modern:
         version = result.protocol_version[:100]
         raise Incompatible(f"the server speaks {version!r}, which this client does not")

@@ -23,7 +23,7 @@ from concertino.composition.part_pages import PartPage, PartPages
 from concertino.composition.resource_owners import ResourceOwners
 from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import invalid_params
-from concertino.protocol.revisions import by_name
+from concertino.protocol.revisions import REVISION_BY_NAME
 
 __all__ = ["ComposedLists", "parse_cursor"]
 
@@ -267,7 +267,7 @@ def _are_legacy(pages: Sequence[PartPage]) -> bool:
     A page of a server whose revision is not known does not count as one. Returns True if there is
     no page.
     """
-    return all(page.revision and not by_name[page.revision].modern for page in pages)
+    return all(page.revision and not REVISION_BY_NAME[page.revision].modern for page in pages)
 
 
 def _cache_hints(pages: list[Any], shared: bool) -> dict[str, Any]:

@@ -25,8 +25,8 @@ from concertino.protocol.call import Call, ClientFacts, ServerFeatures
 from concertino.protocol.revisions import (
     MODERN,
     REQUESTS,
+    REVISION_BY_NAME,
     Revision,
-    by_name,
     limit_capabilities,
     negotiate,
 )
@@ -235,7 +235,7 @@ class Profiles:
             )
 
         requested: str = pop_member(meta, VERSION, str)
-        revision = by_name.get(requested)
+        revision = REVISION_BY_NAME.get(requested)
         if revision is None or not revision.modern:
             data = {"supported": [MODERN.name], "requested": requested[:QUOTED_CHARS]}
             raise RpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)

@@ -24,9 +24,9 @@ __all__ = [
     "MODERN",
     "REQUESTS",
     "REVISIONS",
+    "REVISION_BY_NAME",
     "Method",
     "Revision",
-    "by_name",
     "limit_capabilities",
     "limit_implementation",
     "negotiate",
@@ -110,7 +110,7 @@ REVISIONS = (_2024_11_05, _2025_03_26, _2025_06_18, _2025_11_25, _2026_07_28)
 LEGACY = REVISIONS[:-1]
 LATEST_LEGACY = _2025_11_25
 MODERN = _2026_07_28
-by_name: Mapping[str, Revision] = {revision.name: revision for revision in REVISIONS}
+REVISION_BY_NAME: Mapping[str, Revision] = {revision.name: revision for revision in REVISIONS}
 
 
 class Method(Struct, frozen=True):
@@ -155,7 +155,7 @@ def negotiate(requested: str) -> Revision:
     it is returned. Otherwise the latest revision with a handshake is returned.
     requested: the name of the revision that the client has requested.
     """
-    revision = by_name.get(requested, LATEST_LEGACY)
+    revision = REVISION_BY_NAME.get(requested, LATEST_LEGACY)
     return LATEST_LEGACY if revision.modern else revision
 
 

@@ -47,7 +47,7 @@ from concertino.protocol.call import Call, InputRequired, ServerFeatures
 from concertino.protocol.call_notifications import CallNotifications
 from concertino.protocol.lifecycle import Lifecycle
 from concertino.protocol.request_profile import Profiles, RequestProfile, SessionRequest
-from concertino.protocol.revisions import REQUESTS, by_name
+from concertino.protocol.revisions import REQUESTS, REVISION_BY_NAME
 from concertino.protocol.session_methods import SessionMethods
 from concertino.protocol.subscriptions import Subscriptions
 from concertino.types.results import error_result
@@ -442,7 +442,7 @@ class Session:
         Raises msgspec's errors if `data` cannot be encoded.
         """
         encoder = incoming.profile.encoder
-        if not revision or by_name[revision].modern != encoder.revision.modern:
+        if not revision or REVISION_BY_NAME[revision].modern != encoder.revision.modern:
             code = encoder.error_code(code, data, incoming.method)
         self.peer.fail(incoming, code, message, data)
 

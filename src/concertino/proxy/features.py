@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from concertino.client.client import Client
 from concertino.protocol.call import ServerFeatures
-from concertino.protocol.revisions import by_name
+from concertino.protocol.revisions import REVISION_BY_NAME
 from concertino.proxy.manifest_cache import Manifest
 from concertino.types.results import Implementation
 
@@ -36,7 +36,7 @@ def features_of(server: Client | Manifest) -> ServerFeatures:
     declared = server.capabilities
     resources = _settings(declared, "resources")
     # Revision 2024-11-05 has completion, but no capability for it.
-    completions = "completions" in declared or not by_name[revision].completions
+    completions = "completions" in declared or not REVISION_BY_NAME[revision].completions
     return ServerFeatures(
         info,
         server.instructions,

@@ -21,7 +21,7 @@ from concertino.backend.interface import Call, Context
 from concertino.client.pending_request import ForwardedReply
 from concertino.errors import INTERNAL_ERROR, RpcError
 from concertino.protocol.dialogue import INPUT_METHODS
-from concertino.protocol.revisions import Revision, by_name
+from concertino.protocol.revisions import REVISION_BY_NAME, Revision
 from concertino.types.client_requests import InputRequest
 
 __all__ = ["CallbackCall", "ForwardedCall", "Question", "SuspendableCall"]
@@ -86,7 +86,7 @@ class ForwardedCall(Struct, eq=False):
     @property
     def is_modern(self) -> bool:
         """Return whether the client speaks revision 2026-07-28."""
-        return by_name[self.context.client.protocol_version].modern
+        return REVISION_BY_NAME[self.context.client.protocol_version].modern
 
     def accepts_questions(self) -> bool:
         """Return whether a request of the server can be passed on to the client of this call."""

@@ -26,7 +26,7 @@ from concertino.client.targets import Target
 from concertino.decode_errors import DECODE_ERRORS
 from concertino.errors import METHOD_NOT_FOUND, ConcertinoError, RpcError
 from concertino.protocol.pagination import MAX_PAGES
-from concertino.protocol.revisions import by_name
+from concertino.protocol.revisions import REVISION_BY_NAME
 from concertino.proxy.manifest_cache import MAX_BYTES, Manifest, ManifestCache, ManifestFile
 
 __all__ = ["Manifests", "changed_lists", "describe_differences", "make_manifests"]
@@ -191,7 +191,7 @@ async def _read_list(
     A list is not stored if its cache scope does not allow a cache for all users, if it is too
     large, or if it has more than MAX_PAGES pages.
     """
-    is_modern = by_name[client.protocol_version].modern
+    is_modern = REVISION_BY_NAME[client.protocol_version].modern
     # All members of the first page. The result has these members, but the items of all pages.
     first: dict[str, Raw] = {}
     items: list[Raw] = []

@@ -47,7 +47,7 @@ from concertino.errors import INTERNAL_ERROR, ConcertinoError, RpcError
 from concertino.excerpts import shorten
 from concertino.jsonrpc.limits import Limits
 from concertino.protocol.call import ServerFeatures
-from concertino.protocol.revisions import by_name
+from concertino.protocol.revisions import REVISION_BY_NAME
 from concertino.proxy.failures import to_rpc_error
 from concertino.proxy.features import features_before_start, features_of
 from concertino.proxy.heartbeat import Heartbeat
@@ -523,7 +523,7 @@ class Proxy:
             if before is not None:
                 self._outlet.report_change("features")
         revision = server.revision if isinstance(server, Manifest) else server.protocol_version
-        is_modern = by_name[revision].modern
+        is_modern = REVISION_BY_NAME[revision].modern
         self._sharing.learn(is_modern=is_modern, has_log_levels=features.logging)
 
     # The lists that are known before the server runs

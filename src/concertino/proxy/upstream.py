@@ -31,7 +31,7 @@ from concertino.client.notifications import LogMessage
 from concertino.client.pending_request import ForwardedReply
 from concertino.errors import ConcertinoError, RpcError, SpawnError
 from concertino.protocol.call import InputRequired
-from concertino.protocol.revisions import by_name
+from concertino.protocol.revisions import REVISION_BY_NAME
 from concertino.proxy.failures import add_name, failure_text, missing_capability, to_rpc_error
 from concertino.proxy.forwarded_call import CallbackCall, ForwardedCall, SuspendableCall
 from concertino.proxy.heartbeat import Heartbeat
@@ -172,7 +172,7 @@ class Upstream:
     @property
     def is_modern(self) -> bool:
         """Return whether the server speaks 2026-07-28."""
-        return by_name[self.client.protocol_version].modern
+        return REVISION_BY_NAME[self.client.protocol_version].modern
 
     async def open(self) -> None:
         """Start the server or connect to it. Raises ConcertinoError if that is impossible."""
@@ -260,7 +260,7 @@ class Upstream:
         client = self.client
         caller = context.caller
         revision = client.protocol_version
-        is_modern = by_name[revision].modern
+        is_modern = REVISION_BY_NAME[revision].modern
         level = caller.log_level
         self.last_used = self._time()
         if call.method == EVENTS_STREAM:
@@ -270,7 +270,7 @@ class Upstream:
             if level is not None and level != self._level:
                 await self._set_level(level)
             # The server may ask its client something, but a client of 2026-07-28 gets no requests.
-            if by_name[context.client.protocol_version].modern:
+            if REVISION_BY_NAME[context.client.protocol_version].modern:
                 return await self._forward_suspendably(call, context)
 
         forwarded = ForwardedCall(call.method, context)
@@ -313,7 +313,7 @@ class Upstream:
             return None
         client = self.client
         level = caller.log_level
-        revision = by_name[client.protocol_version]
+        revision = REVISION_BY_NAME[client.protocol_version]
         # handle() must set the log level of the server first, and wait for its response.
         if not revision.modern and level is not None and level != self._level:
             return None

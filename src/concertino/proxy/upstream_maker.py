@@ -13,7 +13,7 @@ from typing import Any
 
 from concertino.backend.interface import ClientFacts, Notifier, opens_with_handshake
 from concertino.client.negotiation import Era, HandshakeChoice
-from concertino.protocol.revisions import by_name
+from concertino.protocol.revisions import REVISION_BY_NAME
 from concertino.proxy.upstream import OpeningOptions, Upstream, UpstreamSettings
 
 __all__ = ["UpstreamMaker"]
@@ -72,7 +72,7 @@ class UpstreamMaker:
         """
 
         async def prefers_handshake() -> bool:
-            return not by_name[client.protocol_version].modern
+            return not REVISION_BY_NAME[client.protocol_version].modern
 
         return self._make(client.capabilities, prefers_handshake)
 

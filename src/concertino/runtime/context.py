@@ -22,7 +22,7 @@ from msgspec.json import decode, encode
 from concertino.backend.interface import DONE, Context, refuse_foreign_names
 from concertino.protocol.call import ClientFacts
 from concertino.protocol.request_profile import SessionRequest
-from concertino.protocol.revisions import by_name
+from concertino.protocol.revisions import REVISION_BY_NAME
 from concertino.types.results import LEVELS, Level
 
 if TYPE_CHECKING:
@@ -295,7 +295,7 @@ class CallCaller(Struct, eq=False):
         return None if rank is None else LEVEL_NAMES[rank]
 
     def pass_result(self, result: Raw, revision: str) -> None:
-        if self.request.profile.encoder.revision.takes_results_of(by_name[revision]):
+        if self.request.profile.encoder.revision.takes_results_of(REVISION_BY_NAME[revision]):
             self.request.forwarded = result
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
