@@ -144,11 +144,11 @@ class ToolError(ConcertinoError):
             available=["a", "b"],
         )
 
-    Pass the text alone, or a code and the text. The text becomes the content of a result with
-    `isError: true`, which the model sees. If a code or keyword arguments are passed, the content is
-    a JSON object instead, which programs can read. Its members are `error` (the text), `code`
-    (`TOOL_FAILED` if none was passed), `suggestion` (what the caller can do), and all other keyword
-    arguments under their own names.
+    Pass the text alone, or a code and the text; keyword arguments may follow in both cases. The
+    text becomes the content of a result with `isError: true`, which the model sees. If a code or
+    keyword arguments are passed, the content is a JSON object instead, which programs can read. Its
+    members are `error` (the text), `code` (`TOOL_FAILED` if none was passed), `suggestion` (what
+    the caller can do), and all other keyword arguments under their own names.
 
     If a tool raises an exception of another class, the client gets a result with `isError: true`
     and the text `TypeName: text`, shortened and without secrets. The traceback is logged.
@@ -207,7 +207,8 @@ class RpcError(ConcertinoError):
 
     Attribute:
     revision: if a proxy passes on the error of a server, the protocol revision of that server;
-        otherwise "". Some codes differ between revisions, so they are translated for the client.
+        otherwise "". It decides whether the code is translated for the client, because some codes
+        differ between revisions.
     """
 
     def __init__(

@@ -27,10 +27,10 @@ def shorten(text: str, max_chars: int) -> str:
 
 
 def shorten_name(name: str) -> str:
-    """Return a name, to quote it in an error; of a longer one, MAX_NAME characters and "..."."""
+    """Return a name for an error; if it is long, its first MAX_NAME characters and "..."."""
     return shorten(name, MAX_NAME)
 
 
 def shorten_repr(value: object, max_chars: int) -> str:
-    """Return repr(value); if it is longer than max_chars, max_chars characters and "..."."""
+    """Return repr(value); if it is longer than max_chars, its first characters and "..."."""
     return shorten(repr(value), max_chars)

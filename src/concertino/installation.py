@@ -51,9 +51,8 @@ PACKAGES = {
 def missing_extra(feature: str, extra: str) -> str:
     """Return the message of an error about an extra that is not installed.
 
-    feature: what needs the extra: the subject of the sentence, in the singular, such as `searching
-        a library`.
-    extra: the name of the extra, such as `library`.
+    feature: what needs the extra, such as `HTTP`; the message continues with `needs the extra`.
+    extra: the name of the extra, such as `http`.
     """
     return (
         f"{feature} needs the extra {extra!r} ({PACKAGES[extra]}): {extra_install_command(extra)}"
@@ -81,7 +80,7 @@ def package_install_command(requirement: str) -> str:
 
     If the interpreter runs in a temporary environment of `uvx` or `uv run --with`, returns a
     sentence that says how to change the `uvx` or `uv run` command.
-    requirement: the requirement for pip, quoted for a shell.
+    requirement: the requirement for pip, which the caller has quoted for a shell.
     """
     if runs_in_uv_cache():
         return f"add --with {requirement.removeprefix('-e ')} to the uvx or uv run command"

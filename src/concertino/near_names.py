@@ -60,7 +60,7 @@ def unknown_keyword(owner: str, keyword: str, known: Iterable[str], advice: str 
 
     owner: the name of the called function or class, such as `Server`.
     known: the keyword arguments that exist.
-    advice: the end of the message if no known argument is similar; "" to list all of them.
+    advice: the end of the message if no known argument is similar; "" for a list of `known`.
     """
     names = list(known)
     advice = advice or f"the options are {', '.join(names)}"
@@ -79,10 +79,10 @@ def hint_keywords(function: F) -> F:
 
 
 def hint_keywords_or(advice: str) -> Callable[[F], F]:
-    """Return a decorator for functions whose errors for unknown keywords shall contain an advice.
+    """Return a decorator like hint_keywords() that gives an advice if no parameter is similar.
 
-    The TypeError for an unknown keyword suggests the parameter with a similar name. If no parameter
-    has a similar name, the error ends with `advice`.
+    The TypeError for an unknown keyword suggests the parameter with the most similar name. If no
+    parameter has a similar name, the error ends with `advice`.
     """
 
     def decorate(function: F) -> F:

@@ -66,7 +66,7 @@ class OuterMembers:
 
     id: the id as JSON; None if there is none.
     names: the names of the members, as they are written between the quotes.
-    begin: the index in the text at which the object begins.
+    begin: the index at which the object begins in the bytes that were searched.
     end: the index after the object; None if its end was not found.
     """
 

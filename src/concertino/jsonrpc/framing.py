@@ -50,6 +50,8 @@ class Framer:
         framer.feed(b'{"a":1}\n{"b"')    # [b'{"a":1}']
         framer.feed(b":2}\n")            # [b'{"b":2}']
 
+    Empty lines are skipped.
+
     max_frame_bytes: the length of the longest frame. A longer line becomes an OversizeFrame.
     """
 
@@ -65,11 +67,11 @@ class Framer:
         self._discarding = False
 
     def take_line(self, chunk: bytes) -> bytes | None:
-        """Return the frame if `chunk` is exactly one complete line, as far as this is easy to see.
+        """Return the frame in `chunk` if the chunk is exactly one complete line.
 
-        Returns None and consumes nothing in all other cases: also if the beginning of a line is
-        collected already, if the line is blank or too long, or if it contains a carriage return.
-        The caller must then pass the chunk to feed().
+        Otherwise returns None and consumes nothing, and the caller must pass the chunk to feed().
+        This is also so for a line that is empty, is too long or contains a carriage return, and
+        while the beginning of an earlier line is collected.
         """
         # This is a fast path for clients, which usually get the response to a call as one line. It
         # makes no list.
@@ -85,7 +87,10 @@ class Framer:
         return None
 
     def feed(self, chunk: bytes) -> list[bytes | OversizeFrame]:
-        """Consume the next bytes of the stream and return the frames that are complete now."""
+        """Consume the next bytes of the stream and return the frames that are complete now.
+
+        The OversizeFrame of a line is returned as soon as the line exceeds the limit.
+        """
         # Search only the new chunk for newlines, never the parts again: the work stays linear.
         # split() takes 25 times as long as find(), so it is not used for the chunks of a long line:
         # most have no newline, and the last one usually has one at its end.

@@ -50,8 +50,8 @@ class IncomingRequest(Struct, eq=False):
     kind: the method and the name of the tool or prompt, while `unread` counts a response for the
         request; otherwise None.
     expected_bytes: the size of the response that `unread` counts; 0 if it is not known.
-    has_begun: True after UnreadResults.expect() or count_as_unknown(), because the handler's code
-        has begun. Then it is too late for keep_back().
+    has_begun: whether the handler's code is known to have begun, so that keep_back() would be too
+        late. Set by expect() and count_as_unknown().
     """
 
     id: Id
@@ -71,12 +71,9 @@ class IncomingRequest(Struct, eq=False):
 
 
 class ResultCounter(Protocol):
-    """The methods of UnreadResults that may be called through IncomingRequest.unread.
+    """The methods of UnreadResults that other code calls through IncomingRequest.unread."""
 
-    jsonrpc/unread_results.py describes the methods.
-    """
-
-    # The class itself cannot be named here, because its module imports this module.
+    # UnreadResults itself cannot be named here, because its module imports this module.
 
     def known_size(self, kind: Kind) -> int: ...
     def expect(self, incoming: IncomingRequest, size: int) -> None: ...

@@ -36,8 +36,8 @@ class InvalidInput:
         code that logs the numbers sets it to False.
     suppressed: how many error responses the rate limit has prevented.
     unsolicited: how many frames arrived that this end has not asked for: responses for which no
-        request was pending, and, in a client, invalid frames. A client compares the number before
-        and after each frame.
+        request was pending, and, in a client, invalid frames. If the number has grown after a
+        frame, a client knows that it has not asked for this frame.
     """
 
     __slots__ = (

@@ -34,7 +34,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, metaclass=HintingS
     max_message_bytes: the size of the longest frame, in either direction, without its newline. (A
         frame is the JSON text of one message or batch.)
     high_water_bytes: when this much output is buffered, no more calls start and no more input is
-        read. (max_unread_bytes is for the results of the calls that run then.)
+        read. The results of the calls that run then may be buffered up to max_unread_bytes.
     low_water_bytes: when the buffered output has fallen below this, calls start again and input is
         read again.
     max_in_flight: the number of calls that run at the same time.

@@ -88,8 +88,8 @@ class InvalidMessage(Struct, frozen=True):
     message: the error's text; "" if the frame need not be logged, such as a blank line.
     id: the id for the error response; UNSET if the frame has no readable id, or is a response.
     answered_ids: the ids of our requests that must fail, because the frame seems to be a malformed
-        response to them. If the code is not 0, the frame may be a malformed request instead, so
-        the error response is for that case. Empty for all other frames.
+        response to them; empty for other frames. If the code is not 0, the frame may as well be a
+        malformed request, so the error response is sent, too.
     """
 
     code: int

@@ -72,6 +72,8 @@ class OutgoingRequest(Struct, eq=False):
 class PendingTable(dict[int, "PendingRequest"]):
     """The requests that this end has sent and that wait for a response, by id.
 
+    Each is an OutgoingRequest, or a request of a client (client/pending_request.py).
+
     first_id: the id of the first request; the following ids count up from it.
     """
 

@@ -130,15 +130,15 @@ class ProcessBudget:
         self._guesses: dict[Kind, tuple[int, float, bool]] = {}
 
     def update_strain(self) -> None:
-        """Update is_strained, because `held`, `expected` or `unknown` has changed."""
+        """Update is_strained: whether the limit is nearly reached. Called when a count changes."""
         unknown_bytes = self.unknown.total() * self._largest_bytes if self.unknown else 0
         self.is_strained = self.held + self.expected + unknown_bytes > self.limit - RESERVE_BYTES
 
     def guess(self, kind: Kind) -> int:
         """Return how many bytes of max_unread_bytes to reserve for a result of unknown size.
 
-        max_unread_bytes is the limit of each connection. At first this is 1 / FIRST_CALLS of it, so
-        that FIRST_CALLS calls may start. Each lower_guess() lowers it.
+        max_unread_bytes is the limit of each connection. At first the guess is the part of it that
+        lets FIRST_CALLS calls start. Each lower_guess() lowers the guess.
         kind: the kind of call (its method and the name of its tool), which has never returned.
         """
         return self._guesses[kind][0] if kind in self._guesses else self._first_guess
@@ -146,9 +146,9 @@ class ProcessBudget:
     def guess_for_process(self, kind: Kind) -> int:
         """Return how many bytes of max_unread_bytes_total to reserve for a result of unknown size.
 
-        max_unread_bytes_total is the limit of the process. At first this is the size of the largest
-        possible result, because that limit must hold even if all results are that large. Each
-        lower_guess() lowers it by the same factor as guess().
+        max_unread_bytes_total is the limit of the process. At first the guess is the size of the
+        largest possible result, so that the limit holds whatever the results are. Each
+        lower_guess() lowers this guess by the same factor as that of guess().
         kind: the kind of call (its method and the name of its tool), which has never returned.
         """
         return self.guess(kind) * self._largest_bytes // self._first_guess
@@ -156,9 +156,9 @@ class ProcessBudget:
     def lower_guess(self, kind: Kind, now: float, in_threads: bool = False) -> None:
         """Lower the result of guess() for a kind, so that more calls of this kind may start.
 
-        The guess is lowered at most once in GROWTH_S seconds, or, if calls of the kind run in
-        threads, in THREAD_GROWTH_S seconds. In the latter case, the first call of this method for
-        the kind lowers nothing and only starts that time.
+        The guess is lowered at most once in GROWTH_S seconds. If calls of the kind run in threads,
+        it is lowered at most once in THREAD_GROWTH_S seconds, and the first lower_guess() for the
+        kind lowers nothing: these seconds begin then.
         kind: the kind of call (its method and the name of its tool), which has never returned.
         now: the current time in seconds.
         in_threads: whether calls of this kind run in threads now.
@@ -208,10 +208,10 @@ class UnreadResults:
     waiting: the responses that are not passed to the transport yet, by request, oldest first.
     blocked_kind: the kind (the method, with the name of the tool or prompt) of the first queued
         call, if that call waits because its result would probably not fit; otherwise None.
-    on_blocked: set by the runtime to a function that is called when a call or a response must wait.
-        The function must arrange a call of on_slow_calls() after a moment, and of
-        Peer.settle_waiting_responses() if the client reads nothing. If on_blocked is None, calls
-        never wait.
+    on_blocked: called when a call or a response must wait; the runtime sets this function. It must
+        arrange that on_slow_calls() is called a moment later, and
+        Peer.settle_waiting_responses() if the client reads nothing. While on_blocked is None,
+        calls never wait for unread results.
     small_bytes: 16 KiB, or max_message_bytes if that is less. Responses up to this size are sent at
         once, even if the client has not read earlier responses.
     dropped: how many responses were dropped. The code that logs the number sets it to 0.
@@ -260,9 +260,9 @@ class UnreadResults:
     def has_room_for(self, incoming: IncomingRequest, is_alone: bool) -> bool:
         """Return whether the result of one more call will probably fit into the limits.
 
-        It must fit into the limit of the connection and into the limit of the process. A client
-        that has fewer than low_water_bytes unread may run one call nearly always, so that clients
-        that do not read cannot block it.
+        The limits are those of the connection and of the process. If the client has fewer than
+        low_water_bytes unread and runs no other call, small results always fit, and the limit of
+        the process is raised, so that clients that do not read cannot block this client.
         is_alone: whether no other call of the connection runs.
         """
         kind = kind_of(incoming)
@@ -329,7 +329,7 @@ class UnreadResults:
         return blocked is not None and kind_of(incoming) != blocked
 
     def on_start(self, incoming: IncomingRequest) -> None:
-        """Add the probable size of a call's result to the expected bytes, when the call starts."""
+        """Count the probable size of a call's result. Called when the call starts."""
         kind = incoming.kind = kind_of(incoming)
         incoming.unread = self
         size = self.budget.sizes.get(kind)
@@ -341,7 +341,7 @@ class UnreadResults:
             self._expect(incoming, size)
 
     def on_end(self, incoming: IncomingRequest) -> None:
-        """Subtract what on_start() has added for a call. Called when the call has ended."""
+        """Stop counting the result of a call. Called when the call has ended."""
         kind, incoming.kind = incoming.kind, None
         if kind is None:
             return
@@ -394,7 +394,7 @@ class UnreadResults:
     def count_as_unknown(self, incoming: IncomingRequest) -> None:
         """Count a call that has begun as if no call of its kind had returned a result yet.
 
-        The call then delays only calls of its own kind: its method and tool.
+        From now on, only calls of the same kind (the same method and tool) wait for this call.
         """
         # Calls of other kinds must not wait until this call has ended, because its handler may be
         # waiting for something that those calls do.
@@ -461,8 +461,8 @@ class UnreadResults:
         """Return whether the limits of the connection and the process allow a response now.
 
         Asked only for a response of more than LARGE_BYTES; smaller ones are always sent. A client
-        that has read everything may get a response of any size, unless the limit of the process and
-        RESERVE_BYTES are used up.
+        that has read everything may get a response of any size: it counts as RESERVE_BYTES at most,
+        and the limit of the process may be exceeded by RESERVE_BYTES.
         size: the length of the response in bytes.
         """
         return self._has_space(size, self.held, self.budget.held)

@@ -367,8 +367,8 @@ def make_clean_check(most: int) -> Callable[[str], bool]:
     """Return a fast function that returns True only for short texts without secrets.
 
     redactor().string() would return such a text unchanged. The function may return False for a text
-    without secrets. It is fast for texts that are not JSON and contain no escapes, as most results
-    of tools.
+    without secrets. It is fast for texts that are not JSON and contain no escapes, such as most
+    results of tools.
 
     most: the largest number of characters of a short text.
     """

@@ -127,9 +127,10 @@ def find_assignments(text: str) -> list[Span]:
 
 
 def find_fields(text: str, is_field: Callable[[str], bool]) -> list[Span]:
-    """Return where the values of all fields with secret names begin and end in a text.
+    """Return where the values of quoted fields with secret names begin and end in a text.
 
-    is_field: returns whether a field name stands for a secret.
+    A quoted field is one such as `'password': 'x'` or `password=b'x'`.
+    is_field: returns whether a name is secret.
     """
     field = re.compile(_FIELD)
     rests = {quote: re.compile(pattern) for quote, pattern in _REST.items()}

@@ -57,7 +57,7 @@ class CallDialogues:
         """Return the dialogue of a call: its requests to the client, and the answers.
 
         Creates the dialogue if the call has none.
-        Raises RpcError if calls of this method may not ask the client.
+        Raises RpcError if calls of the method `incoming.method` may not ask the client.
         """
         from concertino.protocol.dialogue import INPUT_METHODS, Dialogue
 
@@ -75,10 +75,9 @@ class CallDialogues:
 
         In revisions before MCP 2026-07-28, which do not define these two params, they are ignored.
         profile: the profile of the request.
-        Returns the Call and the opened token; None in place of the token for a request without
-        `requestState`. Otherwise the caller must pass the token to mark_used(), unless the server
-        rejects the call as busy.
-        Raises RpcError if one of the two params is malformed, or if the token is too old, was used
+        Returns the Call, and the opened `requestState`, or None if the request has none. The caller
+        must pass the opened state to mark_used(), unless the server rejects the call as busy.
+        Raises RpcError if one of the two params is malformed, or if the state is too old, was used
         before, or was made for another call.
         """
         from concertino.protocol.dialogue import INPUT_METHODS, resume_dialogue
@@ -102,7 +101,7 @@ class CallDialogues:
     def mark_used(self, opened: OpenedState) -> None:
         """Record that a `requestState` was used, so that it is rejected from now on.
 
-        opened: the token, from resume(), of a call that was not rejected.
+        opened: the opened state, from resume(), of a call that was not rejected.
         Raises RpcError if another process with the same key has used the token meanwhile, or if the
         record that these processes share cannot be read.
         """

@@ -23,8 +23,8 @@ class Permits:
     A guard, which is a wrapper of a backend that limits calls, has one for each limit.
     capacity: how many calls may run.
     free: how many more calls may begin. The guard decreases it when a call begins. The runtime
-        increases it when the call ends in time. A call that exceeds its time limit counts as
-        running until its work has ended; only the guard sees that, so the guard increases it then.
+        increases it when the call ends in time. A call that exceeds its time limit counts until its
+        work has ended; then the guard increases it, in CallHooks.on_late_end().
     """
 
     __slots__ = ("capacity", "free")
@@ -39,6 +39,7 @@ class CallHooks(Protocol):
 
     A guard, which is a wrapper of a backend that limits calls or changes results, makes the object
     and passes it to the runtime when a call begins.
+
     The "work" of a call is the coroutine that handles it, which the guard has returned to the
     runtime. The runtime does exactly one of these two things for each call:
 
@@ -47,7 +48,7 @@ class CallHooks(Protocol):
     - When its time is over: time_out(), and later on_late_end(), when the work has ended. The guard
       increases `permits.free` in on_late_end().
 
-    permits: the Permits of which the call has taken one; None if no limit applies.
+    permits: counts the call while it runs; None if the number of calls is not limited.
     timeout_s: how many seconds the call may take; None if there is no limit.
     accepts_text: a function that gets the text of a result that consists of one text only. It
         returns whether finish() would return this result unchanged, so that the runtime need not
@@ -83,7 +84,7 @@ class CallHooks(Protocol):
         ...
 
     def on_late_end(self, work: object) -> None:
-        """Release the call's permit and so on. Called when the call's work ends after time_out().
+        """Count the call as ended. Called when its work ends after time_out().
 
         work: the task that was passed to time_out().
         """

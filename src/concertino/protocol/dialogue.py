@@ -270,9 +270,9 @@ class Dialogue:
                 self._answered[key] = request_digest, answers[key]
 
     def accept_early_answers(self, answers: Mapping[str, Raw]) -> None:
-        """Replace all answers by those of a call that has no `requestState`.
+        """Set the answers that a client has sent before it was asked, without a `requestState`.
 
-        ask() uses an early answer for the first request with its key.
+        ask() uses such an answer for the first client request that has the key of the answer.
         """
         self._answered = {key: (ANY_REQUEST, answer) for key, answer in answers.items()}
 
@@ -285,8 +285,8 @@ def resume_dialogue(
 ) -> tuple[Dialogue, OpenedState | None]:
     """Restore the dialogue of a call that the client repeats with answers, a token, or both.
 
-    Returns the dialogue and the opened token; None in its place if there is no token. Otherwise the
-    caller must pass it to use_state(), unless the server rejects the call as busy.
+    Returns the dialogue, and the opened token, or None if there is no token. The caller must pass
+    an opened token to use_state(), unless the server rejects the call as busy.
     get_seal: returns the Seal that opens the token.
     token: the call's `requestState`; None if it has none.
     answers: the call's `inputResponses`, by key.

@@ -199,10 +199,10 @@ class Profiles:
     def set_level(self, profile: RequestProfile, level: Level) -> None:
         """Set the level that a client has requested with `logging/setLevel`.
 
-        profile: the profile of the request `logging/setLevel`. Only legacy revisions have this
-            request, so the profile has the encoder and the client of `legacy`.
+        profile: the profile of the request `logging/setLevel`.
         level: the level of the least severe log messages that the client wants.
         """
+        # Only legacy revisions have this request, so its profile was made from `legacy`.
         self._set_legacy(profile.encoder, profile.client, LEVELS[level])
 
     def read(self, raw: Raw) -> RequestProfile | None:

@@ -73,8 +73,8 @@ class Revision(Struct, frozen=True):
     def takes_results_of(self, other: Revision) -> bool:
         """Return whether a client of this revision can read results of the revision `other`.
 
-        It can if both are 2026-07-28, or if both are older and `other` is not the newer of the two.
-        Each of the older revisions has only added something to the revision before.
+        It can if both revisions are 2026-07-28. Among the older revisions, it can if `other` is the
+        same revision or an older one, because each has only added something to the one before.
         """
         return self.modern == other.modern and self.name >= other.name
 
@@ -173,7 +173,7 @@ def limit_implementation(info: Implementation, revision: Revision) -> Implementa
 def limit_capabilities(declared: Mapping[str, Any], revision: Revision) -> dict[str, Any]:
     """Return those capabilities of a server that the revision defines.
 
-    declared: the capabilities by name, as in MCP 2025-11-25, and `extensions`.
+    declared: name -> capability; those of MCP 2025-11-25, and `extensions` of 2026-07-28.
     """
     defined = dict(declared)
     if not revision.modern:

@@ -329,9 +329,9 @@ class Session:
             function that gets the text of a result and returns whether the guards leave it
             unchanged; this is CallHooks.accepts_text.
 
-        Returns False if the caller must pass the result through the guards and call respond() again
-        without `passes`; nothing was sent then. `passes` was given, and the result is not a single
-        text that it accepts. Returns True in all other cases.
+        Returns False if `passes` is given and the result is not a single text that it accepts.
+        Nothing was sent then: the caller must pass the result through the guards, and call
+        respond() again without `passes`. Returns True in all other cases.
         Raises InputRequiredSignal if the result is an InputRequired.
         """
         if not incoming.open:
@@ -497,8 +497,8 @@ class Session:
         """Get the backend's features again, and notify the client that a list has changed.
 
         An MCP 2026-07-28 client is notified if it has subscribed to the list. A client of an older
-        revision is notified after the handshake, if the response to `initialize` has declared this
-        capability.
+        revision is notified after the handshake, if the response to `initialize` has declared the
+        capability `what`.
         what: "tools", "prompts" or "resources". For any other word, such as "features", the client
             is not notified.
         """

@@ -27,6 +27,8 @@ __all__ = ["Subscriptions"]
 class Subscriptions:
     """The subscriptions of one session: those of the specification, and the calls held open.
 
+    A call held open is one that hold_open() has turned into a subscription.
+
     peer: sends notifications, and the responses that end subscriptions.
     limits: how many subscriptions the client may have.
     on_change: called when `uris` may have changed.
@@ -47,9 +49,9 @@ class Subscriptions:
         self._held_open: list[SessionRequest] = []
 
     def wanted_updates(self) -> WantedUpdates:
-        """Return what the client has subscribed to by the requests of the specification.
+        """Return the subscriptions that the client has made with requests of the specification.
 
-        The object is created on first use.
+        These are resources/subscribe and subscriptions/listen. Creates the object on first use.
         """
         if self._updates is None:
             # Imported here, because most clients never subscribe to anything.

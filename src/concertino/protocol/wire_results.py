@@ -135,9 +135,9 @@ class ResultEncoder:
         Guards are wrappers of the backend that may change results.
         method: the method of the request that the result answers.
         passes: None if no guard may change the result. Otherwise a function that gets a text and
-            returns whether the guards leave it unchanged. Then the result is encoded only if it is
-            a tool result of a single text block, and passes(text) is true. For any other result
-            b"" is returned, and the caller must pass the result through the guards.
+            returns whether the guards leave it unchanged. With `passes`, only a tool result of a
+            single text block is encoded, and only if passes(text) is true. For any other result b""
+            is returned, and the caller must pass the result through the guards.
         Raises InputRequiredSignal for an InputRequired, TypeError for a value that is not a result,
         and msgspec's errors for a value that cannot be encoded.
         """
@@ -188,9 +188,10 @@ class ResultEncoder:
         return cached[1]
 
     def sends_all(self, result: Struct | Raw) -> bool:
-        """Return whether encode() writes every text block and structured content of a result.
+        """Return whether encode() surely leaves out no text block and no structured content.
 
-        Their length is then a lower bound of the size of the response.
+        Their length is then a lower bound of the size of the response. For older revisions,
+        encode() leaves out what the revision does not have.
         """
         if self._modern:
             return type(result) is not InputRequired

@@ -53,8 +53,8 @@ class Constraints:
     """The constraints that apply to a type, from all Annotated around that type.
 
     `Annotated[Annotated[int, Meta(ge=0)] | None, Meta(le=9)]` has two objects of this class. The
-    outer one collects `le`; its copy for the inner Annotated collects `ge` too, and is applied to
-    the int.
+    one for the outer Annotated collects `le`. Its copy for the inner Annotated also collects `ge`,
+    and applies both to the int.
 
     In a union, each constraint applies to the members for whose type it is defined: in
     `Annotated[int | str, Meta(ge=0)]`, the constraint applies to the int. Constraints of a
@@ -165,7 +165,7 @@ def split_metadata(item: Any) -> list[Any]:
 def describe(item: Any) -> Schema:
     """Return the schema keywords that describe a type, such as title and description.
 
-    item: one metadata object of Annotated. The result is empty unless it is a plain string,
+    item: one metadata object of Annotated. The result is empty unless the object is a plain string,
         typing_extensions.Doc, msgspec.Meta or pydantic.Field.
     """
     if isinstance(item, str):

@@ -87,9 +87,9 @@ class ResultShaper:
     runtime/result_turns.py converts large values in parts, so that other calls can run in between.
     For this there are:
 
-    encode_items: a function that checks some items of a return value that is a list, and returns a
-        list of them as JSON. It raises the same exceptions as `shape`, but their texts name places
-        in the part. None if a list must be converted as a whole.
+    encode_items: a function that gets a part of a returned list: some of its items. It checks them
+        and returns a list of them as JSON. It raises the same exceptions as `shape`, but their
+        texts count the items of the part. None if a list must be converted as a whole.
     encode: a function that converts a return value like `shape`, but does not check the structured
         content if it has LARGE_JSON bytes or more. The caller must then check it with check_parts,
         unless the result has isError. Equal to `shape` if check_parts is None.

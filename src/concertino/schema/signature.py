@@ -45,6 +45,7 @@ class Signature(Struct, frozen=True):
     """The signature of a handler.
 
     name: the function's qualified name, for messages.
+    parameters: the parameters that a caller can pass, in order.
     returns: the return annotation, or T for Awaitable[T] and Coroutine[..., T]; typing.Any if there
         is none.
     """

@@ -273,7 +273,7 @@ class _Literal(Struct, frozen=True):
     def find_starts(self, uri: str, after: bytearray) -> bytearray:
         """Return the places of the URI where this part can begin.
 
-        The result and `after` have one flag for each place: the index of a character, or the end.
+        A place is an index from 0 to len(uri). The result and `after` have a flag for each place.
         after: the places where the next part can begin.
         """
         starts = bytearray(len(uri) + 1)

@@ -71,8 +71,8 @@ def violation_finder(
 
     schema: plain JSON that has passed custom_schema.check_size().
     schema_name: the name of the schema, for messages.
-    dialect: the URI of the dialect of a schema without $schema, a key of VALIDATORS. A schema that
-        names another dialect than 2020-12 itself is not supported.
+    dialect: the URI of the dialect, a key of VALIDATORS, for a schema without $schema. A $schema
+        must name 2020-12; other dialects in it are not supported.
     describe: converts an error of jsonschema_rs to violations; None to use the text of the error.
     Raises RegistrationError for a schema that is invalid or not supported.
     """

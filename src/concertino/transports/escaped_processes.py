@@ -103,7 +103,7 @@ class EscapedProcesses:
         number: signal.Signals,
         within_s: float,
     ) -> bool:
-        """Send a signal to the processes that have left the group of a child, and wait for the end.
+        """Send a signal to the processes that have left a child's group, and wait until they end.
 
         child: the process id of the child.
         number: the number of the signal.

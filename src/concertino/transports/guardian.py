@@ -47,11 +47,10 @@ class Guardian:
     """Starts and ends a guardian, a process that ends our children if this process is killed.
 
     The guardian runs while at least one caller of acquire(), such as a Proxy, has not called
-    release(). The object `guardian` of this module is for all programs of this process; another
-    object may be for a single program.
+    release(). The object `guardian` of this module ends all programs that this process has started.
 
-    mark: the mark of a single program, which is in the environment of the processes to end. "" to
-        end all programs that this process starts, with the processes that they have started.
+    mark: the mark (process_marks.py) of the single program that the guardian ends; "" for all
+        programs that this process starts. The processes that a program has started are ended, too.
     """
 
     def __init__(self, mark: str = "") -> None:

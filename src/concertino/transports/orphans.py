@@ -28,12 +28,11 @@ ProcessKey = tuple[int, int]
 
 
 def end_orphans(mark: str, since: int) -> bool:
-    """End all processes that a killed process has left, and return whether all have ended.
+    """End the processes that a process has started before it was killed. Takes at most 2 s.
 
-    They are found by a mark in their environment. Takes at most 2 s.
+    Returns whether all of them have ended.
 
-    mark: the whole mark of a program, or the part of it that all marks of the killed process have
-        in common, as for find_marked().
+    mark: as for find_marked().
     since: when the killed process was started, in clock ticks since the boot.
     """
     return end_processes(lambda: find_marked(mark, since), ORPHAN_STEPS)
@@ -77,8 +76,7 @@ def find_marked(mark: str, since: int) -> set[ProcessKey]:
     Processes in other pid namespaces are included, because a server may be in a sandbox.
     mark: a mark (process_marks.py), to find one program; or Mark.owner_suffix, to find all programs
         that one process has started.
-    since: when the process that has started the programs was started itself, in clock ticks since
-        the boot.
+    since: a time before which no such process was started, in clock ticks since the boot.
     """
     # In the environment, a comma or a NUL byte follows each mark.
     suffixes = f"{mark},".encode(), f"{mark}\0".encode()

@@ -31,9 +31,9 @@ class OutputBuffer:
     rest: the bytes of the last write that the system has not accepted. They are written before the
         queue.
     held: how many bytes are buffered.
-    reported: 0 while the receiver need not be told that output was read. After the buffer has
-        reached the high-water mark, the value of `held` that was last reported to the receiver, by
-        write() or on_drain(); 0 again when the buffer has fallen below the low-water mark.
+    reported: the value of `held` that the receiver has got last, from write() or on_drain(), while
+        it waits for on_drain(). The wait begins when the buffer reaches the high-water mark, and
+        ends when the buffer falls below the low-water mark; `reported` is 0 at other times.
     drained: a future that is done when the buffer is empty; None while no task waits for that.
     watching: whether the event loop watches for the descriptor to become writable.
     broken: whether nothing can be written any more.

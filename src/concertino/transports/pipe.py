@@ -84,8 +84,8 @@ class PipeConnection:
 
     Connection (transports/connection.py) describes the methods without a docstring. A derived class
     whose frames are not lines overrides on_chunk() and sets `terminator`, the bytes that are
-    written after each frame. A derived class may also set `reads`: if it is `range(N)`, the event
-    loop runs other callbacks after N reads in a row.
+    written after each frame. A derived class may also set `reads` to `range(N)`: after N reads in a
+    row (8 by default), the event loop runs other callbacks.
 
     reading, writing: the descriptors.
     limits: the limits for the size of a frame and for the buffered output.

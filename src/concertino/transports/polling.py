@@ -167,8 +167,8 @@ class _PollBudget:
     def on_miss(self) -> None:
         """Stop polling until the loop has read once. Called when a poll has found nothing.
 
-        If it was the first poll after a read of the loop, polling stops for more of these reads: 1,
-        2, 4 or 8, twice as many as the time before.
+        If it was the first poll after that read, polling also stops for the next reads of the loop:
+        for 1, then 2, 4 and 8 reads.
         """
         # The poll that has found nothing is subtracted from `left` already, so for the first poll
         # `left` is MAX_POLLS - 1.

@@ -119,7 +119,7 @@ def spawn(
     stderr: called on the event loop with each chunk of the child's stderr. Even if it is None,
         stderr is read, and its last 8 KiB are kept (ChildProcess.tail).
     limits: by default Limits().
-    ladder: the timeouts of the steps of the shutdown; by default ShutdownTimeouts().
+    ladder: the time limits of the shutdown; by default ShutdownTimeouts().
     Raises SpawnError if the program cannot be started. The text names the program, where it was
     searched for, and the reason.
     """

@@ -23,8 +23,8 @@ READ_BYTES = 65536
 class UnreadInput:
     """Collects, in order, the bytes that could not be written to the stdin of a child process.
 
-    max_bytes: how many bytes are collected at most. Further bytes are dropped, and their frames are
-        treated as if the process had read them.
+    max_bytes: how many bytes are collected at most. Further bytes are dropped, and take() does not
+        return their lines, as if the process had read them.
     """
 
     def __init__(self, max_bytes: int) -> None:
