@@ -38,8 +38,8 @@ class CallCounts:
     """Counts the calls of a backend, and describes them for Prometheus.
 
     begin() and end() must be called on the event loop for each call; text() may be called from any
-    thread. About 1,000 combinations of method, name and kind of failure at most are counted
-    separately. The calls with all further names are counted together, under the name OTHER.
+    thread. At most about 1,000 combinations of method, name and kind of failure are counted
+    separately. All further names are counted together as OTHER.
     """
 
     def __init__(self) -> None:

@@ -55,8 +55,8 @@ class CallFailure(Struct, frozen=True):
         - `cancelled`;
         - the name of the class for any other exception.
     code: the code of the error response; None if there is none.
-    is_unknown: whether the call has failed before a backend has found the tool, prompt or resource.
-        The client may have invented its name.
+    is_unknown: whether the call may have failed before a backend has found the tool, prompt or
+        resource. The client may then have invented the name.
     """
 
     kind: str

@@ -94,7 +94,7 @@ class Guard(BackendWrapper):
     match: patterns of the operations to which max_in_flight, timeout_s and max_result_bytes apply;
         by default all. Rates have patterns of their own.
     allow: patterns of the operations that clients may see and call. Without a pattern for tools,
-        clients may see and call all tools. The same rule applies to prompts and to resources.
+        all tools are allowed. The same rule applies to prompts and to resources.
     deny: patterns of the operations that clients may not see and call, even if `allow` matches
         them.
     redact: whether to remove secrets, such as tokens and passwords, from everything that is sent to

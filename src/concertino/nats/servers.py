@@ -62,8 +62,8 @@ class NatsOptions(Struct, frozen=True):
 
     name: the name under which the server lists this client. The reply subjects of a BlockingNats
         also contain the name.
-    tls: the TLS settings, with which TLS is required. None to require TLS only if the address
-        begins with `tls://`. If the server requires TLS, Python's default settings are used.
+    tls: the TLS settings, with which TLS is required. With None, TLS has Python's default settings.
+        It is then required only if the address begins with `tls://`, or by the server.
     server_name: the name that the server's certificate must have; empty for the host's name.
     credentials: the key by which the client proves who it is; None for no key.
     max_message_bytes: the largest message that the client sends, with its headers. A NatsConnection

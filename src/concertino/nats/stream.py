@@ -73,8 +73,8 @@ def with_random_token(subject: str) -> str:
     """Return a subject with a random token at its end, for the messages of a stream.
 
     Only clients that may read the settings of the stream know the token. A client that knew the
-    whole subject could send JetStream a request with this reply subject. JetStream would publish
-    its answer there without a check of permissions, and so store the answer in the stream.
+    subject could use it as the reply subject of a request to JetStream. JetStream would publish its
+    answer there without a check of permissions, and so store the answer in the stream.
     """
     return f"{subject}.{secrets.token_hex(16)}"
 

@@ -136,8 +136,7 @@ class HubCluster:
     def withdraw(self) -> None:
         """Stop accepting calls of the hub's own plugins, because the hub is about to stop.
 
-        Calls in progress go on. Requests to the hub itself are still answered, because its plugins
-        may send some while they end.
+        Calls in progress go on. The hub still answers the requests of other plugins to the hub.
         """
         if self._offers is not None:
             self._offers.withdraw()
@@ -238,8 +237,8 @@ class ClusterPlugin:
         """Forget the manifest of a worker that has left.
 
         If no other worker has the same manifest, `features` may contain tools and prompts that only
-        this worker had. Then forgets all manifests, so that add_manifest() returns True for the
-        next announcement, and `features` is fetched again.
+        this worker had. This method then forgets all manifests, so that add_manifest() returns True
+        for the next announcement, and `features` is fetched again.
         worker: the id of the worker.
         """
         manifest = self.manifests.pop(worker, None)

@@ -61,8 +61,8 @@ class FirstStart:
 
         dependencies: plugin id -> first start, for each plugin that must have run before.
         on_failure: called with the id of a dependency that has failed to start. This method then
-            sets `over`, so that nobody else waits. It still waits itself for the dependency, which
-            the hub starts again.
+            sets `over`, so that nobody waits for this plugin. The plugin itself goes on waiting for
+            the dependency, which the hub starts again.
         """
         for id, other in dependencies.items():
             await other.settled.wait()

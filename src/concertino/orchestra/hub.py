@@ -94,9 +94,8 @@ class Hub:
     Attributes:
     on_change: called with "tools" or "prompts" when the hub's list of tools or prompts has changed;
         None if nobody needs to know.
-    withheld: plugin id -> reason, for each plugin whose entry in the file has changed, if the hub
-        does not use the new entry yet, for example because the user has not approved it.
-        PluginsReload sets this attribute.
+    withheld: plugin id -> reason, for each plugin whose new or changed entry the hub does not use
+        yet, for example because the user has not approved the entry. PluginsReload sets it.
     """
 
     def __init__(

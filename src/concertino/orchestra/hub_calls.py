@@ -165,8 +165,8 @@ class ToolCalls:
     def cancel(self) -> None:
         """Cancel the calls that run in tasks of this object, at the end of the hub.
 
-        A task repeats a relayed tool_call as a stream, because a Go plugin has refused the
-        tool_call. All other calls end with the connections of their plugins.
+        Each task repeats a relayed tool_call that a Go plugin has refused, as a stream. All other
+        calls end with the connections of their plugins.
         """
         for task in self._repeating:
             task.cancel()

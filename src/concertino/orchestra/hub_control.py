@@ -94,8 +94,7 @@ class PluginStatus(Struct, frozen=True):
     calls_total: how many calls the plugin has got since the start of the hub.
     health: the problem in the plugin's answer to the last health ping, such as "DEGRADED the disk
         is full"; empty if the plugin is healthy.
-    last_error: the last failure of the plugin, even if the plugin runs again; empty if the plugin
-        has not failed.
+    last_error: why the plugin has failed last, even if it runs again; empty if it has not failed.
     last_error_s: how many seconds ago this failure was; without meaning if last_error is empty.
     failed_change: why the changed code or entry of the plugin does not start, while its old process
         still runs; empty if there is no such change.
@@ -184,9 +183,8 @@ class HubControl:
         """Listen at a Unix socket, in the first directory that this user can write.
 
         If there is no such directory, logs a message, and does not listen.
-        environment: the environment variables of this process, such as XDG_RUNTIME_DIR. From these,
-            status_folders() makes a list of directories. The directory `hubs` beside each of them
-            is tried.
+        environment: the environment variables of this process. The directories are named `hubs`,
+            beside those of status_folders(), for example in XDG_RUNTIME_DIR.
         """
         log.addHandler(self._tails)
         self._listener = listen_in_first(

@@ -222,9 +222,9 @@ class HubEvents:
 
         id: the id of the stream.
         subscribe: the topic and the filters of the subscription, and the cursor to begin after. If
-            the field `positions` is True, positions are yielded, too. MCP clients request them. So
-            that these clients learn of a misspelled topic, a subscription with positions is valid
-            only if its topic is in the result of topics().
+            the field `positions` is True, positions are yielded, too. Such a subscription is valid
+            only if its topic is in the result of topics(), so that an MCP client, which requests
+            positions, learns of a misspelled topic.
         plugins: the manifests of all plugins.
         """
         try:

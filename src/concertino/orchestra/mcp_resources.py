@@ -163,8 +163,8 @@ async def answer_from_plugins(
     request: storage_list or storage_read. The response to any other storage request is an error.
     plugins: a function for each plugin, in the order of the plugins file, which sends the request
         to the plugin and returns the plugin's response.
-    Returns all lists as one for storage_list. For storage_read, returns the content from the first
-    plugin that has the resource; if no plugin has it, the error response of the last plugin.
+    Returns for storage_list: the lists of all plugins as one list. For storage_read: the content
+    from the first plugin that has the resource, or else the error response of the last plugin.
     """
     id, kind = request.request_id, request.WhichOneof("request") or ""
     if kind == "storage_list":

@@ -28,7 +28,7 @@ __all__ = [
 
 
 class OutgoingPieces:
-    """A message that is sent in pieces of 64 KiB. After two pieces without a receipt, it waits.
+    """Sends a message in pieces of 64 KiB, and waits while two pieces have no receipt yet.
 
     payload: the whole message.
     send: sends one piece. Its arguments are the number of the piece, from 0, and the bytes.
