@@ -838,6 +838,36 @@ async def test_a_start_that_fails_says_why_in_one_line(
         assert not any("Traceback" in line for line in plugin.said)
 
 
+OPENING = """
+import sys
+from collections.abc import Iterator
+from concertino import Plugin
+
+plugin = Plugin("tools.opening")
+
+@plugin.lifespan
+def opened() -> Iterator[None]:
+    yield
+    print("closed", file=sys.stderr)
+
+plugin.run()
+"""
+
+
+def test_a_plugin_that_cannot_listen_ends_its_lifespan_functions(tmp_path: Path) -> None:
+    (tmp_path / "opening.py").write_text(OPENING)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "opening.py", "--listen-addr", "nowhere"],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[0].endswith("closed"), done.stderr
+
+
 def test_the_manifest_is_one_line_of_json_without_null(tmp_path: Path) -> None:
     """The members are those that upstream's SDK prints."""
     (tmp_path / "greeter.py").write_text(GREETER)

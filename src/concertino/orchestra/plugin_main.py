@@ -261,20 +261,23 @@ async def _serve(
     # Start the plugin before READY is written, because the hub sends requests as soon as it reads
     # that line.
     await plugin.start(_NoNotifier())
-    if args.cluster:
-        # Imported here, because most plugins are in no cluster.
-        from concertino.orchestra.cluster_worker import ClusterWorker, read_settings
+    try:
+        if args.cluster:
+            # Imported here, because most plugins are in no cluster.
+            from concertino.orchestra.cluster_worker import ClusterWorker, read_settings
 
-        worker = ClusterWorker(plugin, calls.answer)
-        address = await worker.open(args.cluster, certificates, read_settings(args.config))
-        ready = _report_ready(writer, address)
-        code = await end.code
-        ready.cancel()
-        await worker.close(DRAIN_S)
-    else:
-        code = await _serve_hub(plugin, args, certificates, calls, writer, log, end)
-    await plugin.shut_down()
-    await plugin.close()
+            worker = ClusterWorker(plugin, calls.answer)
+            address = await worker.open(args.cluster, certificates, read_settings(args.config))
+            ready = _report_ready(writer, address)
+            code = await end.code
+            ready.cancel()
+            await worker.close(DRAIN_S)
+        else:
+            code = await _serve_hub(plugin, args, certificates, calls, writer, log, end)
+        await plugin.shut_down()
+    finally:
+        # The plugin may be unable to listen. Its lifespan functions must end nevertheless.
+        await plugin.close()
     return code
 
 
