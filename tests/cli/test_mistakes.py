@@ -137,6 +137,13 @@ COMMAND_LINES = [
         "concertino proxy: ./calculator.py: not executable\n  write -- python ./calculator.py",
     ),
     Mistake(
+        "a proxy whose first request may wait forever",
+        ["proxy", "--opening-s", "inf", "--", "python", "calculator.py"],
+        2,
+        "concertino proxy: opening_s: expected a positive number, got inf\n"
+        "  `concertino proxy --help` shows all arguments and options",
+    ),
+    Mistake(
         "a proxy for a mistyped program",
         ["proxy", "--", "pyton", "calculator.py"],
         1,

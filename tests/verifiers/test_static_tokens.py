@@ -137,6 +137,14 @@ def test_the_command_makes_lists_and_removes_tokens(tmp_path: Path) -> None:
     assert token_command("remove", "ci", "--file", str(path)).returncode == 1
 
 
+@pytest.mark.parametrize("days", ["1e9", "1e300"])
+def test_a_token_beyond_the_last_year_of_a_date_is_listed(tmp_path: Path, days: str) -> None:
+    path = str(tmp_path / "t.json")
+    assert token_command("new", "ci", "--file", path, "--days", days).returncode == 0
+    listed = token_command("list", "--file", path)
+    assert (listed.returncode, listed.stdout.split()[2:]) == (0, ["9999-12-31", "everything"])
+
+
 @pytest.mark.parametrize(
     "words",
     [("new",), ("list", "x"), ("new", "x", "--days", "0"), ("new", "x", "--scope", "a b"),

@@ -147,15 +147,15 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
     try:
         guard = make_guard(args)
         limits = Limits.from_environment(os.environ)
+        # The option counts first, then the environment variable, then the proxy's own default.
+        opening_s = args.opening_s
+        if opening_s is None:
+            opening_s = limits.opening_s if OPENING_VARIABLE in os.environ else OPENING_S
+        # The Host (runtime/host.py), which serves the proxy, has a limit of its own for the first
+        # request. A guard around the proxy may hide the proxy's limit from the Host, so set both.
+        limits = replace(limits, opening_s=opening_s)
     except (ValueError, ConcertinoError) as exc:
         reject_usage(str(exc))
-    # The option counts first, then the environment variable, then the proxy's own default.
-    opening_s = args.opening_s
-    if opening_s is None:
-        opening_s = limits.opening_s if OPENING_VARIABLE in os.environ else OPENING_S
-    # The Host (runtime/host.py), which serves the proxy, has a limit of its own for the first
-    # request. A guard around the proxy may hide the proxy's limit from the Host, so set both.
-    limits = replace(limits, opening_s=opening_s)
 
     frontend: Frontend
     if args.http:

@@ -21,6 +21,8 @@ DESCRIPTION = (
     "in. The file has only their SHA-256: a token is shown once, when it is made."
 )
 DAY_S = 86400.0
+# The end of 9999-12-31, the last day of datetime, in seconds since 1970.
+LAST_S = 253402300799.0
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -112,4 +114,4 @@ def _write(file: TokenFile, tokens: Sequence[StaticToken]) -> None:
 
 
 def _day(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).date().isoformat()
+    return datetime.fromtimestamp(min(max(seconds, 0.0), LAST_S), UTC).date().isoformat()
