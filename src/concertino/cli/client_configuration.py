@@ -103,7 +103,7 @@ CLIENTS: Mapping[str, ClientFormat] = {
 
 
 def format_command(words: Sequence[str]) -> str:
-    """Return a command as text for a shell, with backslashes if it needs several lines."""
+    """Return a command as text for a shell, with backslashes if it is longer than 80 columns."""
     # Leave space for the indentation, and for the backslash at the end of a line.
     lines = fill([shlex.quote(word) for word in words], WIDTH - len("     \\"))
     return " \\\n    ".join(lines)

@@ -54,6 +54,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     target that does not exist.
     """
     has_target = args.target is not None
+    # One of the two is required, and not both.
     if has_target == bool(server):
         raise UsageError("expected a target, or a command after --", EXAMPLE)
     env = _parse_env(args.env)

@@ -87,21 +87,21 @@ def make_guard(args: Namespace, counts: CallCounts | None = None) -> GuardBacken
     """
     options: dict[str, Any] = vars(args)
     # An option that was not given is None, False or [].
-    wanted = {
+    arguments = {
         parameter: value
         for option, parameter in OPTIONS.items()
         if (value := options[option]) is not None and value is not False and value != []
     }
     # The first layer wraps the backend, and each further layer the result of the layer before it.
     layers: list[GuardBackend] = []
-    if wanted:
+    if arguments:
         from functools import partial
 
         from concertino.guards.guard import Guard
 
-        layers.append(partial(Guard, **wanted))
+        layers.append(partial(Guard, **arguments))
         # Report an invalid value before the target is imported, which may take long.
-        Guard(_NO_BACKEND, **wanted)
+        Guard(_NO_BACKEND, **arguments)
     if args.metrics_file or counts is not None:
         from concertino.guards.metrics import metrics_of
 

@@ -12,7 +12,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from concertino.cli import FAILED, USAGE, CommandFailure
+from concertino.cli import USAGE, CommandFailure
 from concertino.cli.ps import format_age, format_memory
 from concertino.cli.serving import reject_extra_args
 from concertino.logs.formats import escape_controls
@@ -61,14 +61,14 @@ def run(args: Namespace, server: Sequence[str]) -> int:
 
     args: the parsed arguments.
     server: the words after `--`. This command accepts none.
-    Exit codes: 0 success, 1 if the subcommand has failed. Raises CommandFailure with exit code 2 if
-    no hub runs, if the hub in --hub does not run, or if several run and --hub is not given.
+    Raises CommandFailure: with exit code 1 if the subcommand has failed, with 2 if no hub runs, if
+    the hub in --hub does not run, or if several run and --hub is not given. Otherwise returns 0.
     """
     reject_extra_args(args, server)
     try:
         from concertino.orchestra.hub_control import ControlRequest, ask_hub, find_hubs
     except ImportError as exc:
-        return _fail(str(exc), FAILED)
+        raise CommandFailure(str(exc)) from None
 
     hubs = find_hubs(os.environ)
     if args.kind == "ps":
@@ -81,17 +81,16 @@ def run(args: Namespace, server: Sequence[str]) -> int:
             ask_hub(path, ControlRequest("ps", args.plugin))
         answer = ask_hub(path, ControlRequest(args.kind, args.plugin))
     except OSError as exc:
-        return _fail(f"the hub does not answer: {exc}", FAILED)
+        raise CommandFailure(f"the hub does not answer: {exc}") from None
     if answer.error:
-        return _fail(answer.error, FAILED)
+        raise CommandFailure(answer.error)
     for line in answer.lines:
         print(escape_controls(line))  # noqa: T201
     for plugin in answer.plugins:
         # "backing-off": the plugin has ended again, and the hub waits before the next restart.
         if args.kind == "restart" and plugin.state == "backing-off":
-            return _fail(
-                f"{plugin.id} does not run: {plugin.reason}; see: concertino hub logs {plugin.id}",
-                FAILED,
+            raise CommandFailure(
+                f"{plugin.id} does not run: {plugin.reason}; see: concertino hub logs {plugin.id}"
             )
         print(f"{plugin.id}: {plugin.state}")  # noqa: T201
     return 0
@@ -112,7 +111,8 @@ def _show_plugins(hubs: dict[int, Path], as_json: bool) -> int:
             answers.append(ask_hub(path, ControlRequest("ps")))
         except OSError as exc:
             # Not a failure: all other hubs are shown.
-            _fail(f"hub {pid} does not answer: {exc}", 0)
+            text = escape_controls(f"hub {pid} does not answer: {exc}")
+            sys.stderr.write(f"concertino hub: {text}\n")
     if answers or not hubs:
         _print_plugins(answers, as_json)
     return 0
@@ -135,12 +135,6 @@ def _choose(hubs: dict[int, Path], pid: int | None) -> Path:
         text = f"{len(hubs)} hubs run: name one with --hub {' or '.join(map(str, hubs))}"
         raise CommandFailure(text, exit_code=USAGE)
     return next(iter(hubs.values()))
-
-
-def _fail(text: str, code: int) -> int:
-    """Write an error to stderr, and return the exit code `code`."""
-    sys.stderr.write(f"concertino hub: {escape_controls(text)}\n")
-    return code
 
 
 def _print_plugins(answers: Sequence[ControlAnswer], as_json: bool) -> None:

@@ -144,7 +144,7 @@ def _build_index(args: Namespace) -> Index:
 
     # Load the documents as Library does. Documents of the cache whose files are unchanged are not
     # read again.
-    loader = FileLoader(library.scheme, library.resources, None)
+    loader = FileLoader(library.scheme, library.resources, prompts=None)
     if cache is not None:
         loader.cached = cache.documents()
     registry = DocumentRegistry()

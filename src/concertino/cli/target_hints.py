@@ -46,7 +46,7 @@ def suggest_target(target: str) -> str:
 
 
 def describe_hidden_server(path: str) -> str:
-    """Return the end of the error message "there is no server in FILE".
+    """Return the end of the error message for a file in which no server was found.
 
     If a function in the file makes a server, the text names the function. Otherwise the text has an
     example.

@@ -26,8 +26,10 @@ EXTRAS = {
 
 
 def describe_versions() -> str:
-    """Return four lines: the version of the package, that of Python, the revisions of MCP, and
-    which extras are installed.
+    """Return four lines of text.
+
+    They have the version of the package, that of Python, the revisions of MCP, and which extras are
+    installed.
     """
     # find_spec() does not import the module.
     extras = (

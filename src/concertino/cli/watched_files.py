@@ -17,7 +17,7 @@ def find_watched(
     """Return the files to watch: those in `folders` with a suffix, and those that --watch names.
 
     watched: the values of --watch. Each is a file, or a folder, all of whose files are watched.
-    suffixes: the suffixes of files in `folders`, such as (".py",).
+    suffixes: the suffixes of the files in `folders` that are watched, such as (".py",).
     Raises UsageError for a value of --watch that does not exist.
     """
     for path in watched:
