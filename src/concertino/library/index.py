@@ -380,7 +380,7 @@ class Index:
         return length
 
     def match(self, query: Query) -> RenderedText:
-        """Search, and return the result as a text, in the mode and token budget of the query.
+        """Search, and return the result as a text in the query's mode, within its token budget.
 
         Any thread may call this, also during an update(). The same query returns the same text
         until the next update().

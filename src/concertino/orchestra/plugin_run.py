@@ -182,8 +182,8 @@ class PluginRun:
         """Start the process, connect, register and boot. Returns the plugin's tools and prompts.
 
         environment: the settings that all plugins of the hub share.
-        on_idle: called if the plugin uses no processor time for a while, so that nobody need wait
-            for it any longer. It may be called twice: before READY and after it.
+        on_idle: called if the plugin uses no processor time for a while. Other plugins and requests
+            need not wait for it then. May be called twice: before READY and after it.
         on_work: called again and again before READY, with the processor time that the plugin has
             used so far, in seconds.
         on_slow_boot: called once if the plugin has not booted within SLOW_BOOT_S seconds. Its

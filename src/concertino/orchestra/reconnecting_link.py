@@ -87,7 +87,7 @@ class ReconnectingLink:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def wait_up(self) -> None:
-        """Wait until the link is up."""
+        """Wait until the link is up. Do not call this after close(): it would wait for ever."""
         await self._up.wait()
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:

@@ -38,7 +38,7 @@ class WorkerPlaces:
     def find_refusal(self, caller: str, size: int) -> str:
         """Return why a request must be refused; "" if there is a place for it.
 
-        The reason is BUSY if the worker has no place left, and SHARE if the caller has too many.
+        The reason is BUSY if the worker is full, and SHARE if the caller has used its own share.
         caller: the name of the caller.
         size: the size of the request in bytes.
         """
