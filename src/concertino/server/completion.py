@@ -46,15 +46,15 @@ MAX_VALUES = 100
 class Completer(Struct, frozen=True):
     """The source of the values that are suggested for one argument.
 
-    It has either `choices`, or both `function` and `bind`.
+    It has either `choices`, or both `handler_call` and `bind`.
     choices: all possible values.
-    function: the author's function.
-    bind: bind(value, others, context) returns the arguments for one call of `function`. `value` is
-        the text that the user has typed so far, `others` has the values of the other arguments.
+    handler_call: the author's function, and how to call it.
+    bind: bind(value, others, context) returns the arguments for one call of the function. `value`
+        is the text that the user has typed so far, `others` has the values of the other arguments.
     """
 
     choices: tuple[str, ...] = ()
-    function: HandlerCall | None = None
+    handler_call: HandlerCall | None = None
     bind: Callable[[str, Mapping[str, str], Context], Bound] | None = None
 
 
@@ -77,7 +77,7 @@ def function_completer(handler: Handler, owner: str) -> Completer:
     owner: the name of the completion for error messages.
     Raises RegistrationError for any other parameters.
     """
-    function = handler_call(handler, owner, inline=False)
+    call = handler_call(handler, owner, inline=False)
     parameters = read_signature(handler, (Context,)).parameters
     count = sum(not parameter.injected for parameter in parameters)
     if count not in (1, 2):
@@ -98,7 +98,7 @@ def function_completer(handler: Handler, owner: str) -> Completer:
                 args.append(argument)
         return tuple(args), kwargs
 
-    return Completer(function=function, bind=bind)
+    return Completer(handler_call=call, bind=bind)
 
 
 class Completable(Protocol):
@@ -157,13 +157,13 @@ async def complete(
     completer = entry.completers.get(name)
     if completer is None:
         return CompleteResult(Completion([]))
-    if completer.function is None or completer.bind is None:
+    if completer.handler_call is None or completer.bind is None:
         prefix = params.argument.value.casefold()
         matches = [text for text in completer.choices if text.casefold().startswith(prefix)]
         return CompleteResult(_make_completion(matches))
 
     bound = completer.bind(params.argument.value, params.context.arguments, context)
-    value = await call_handler(completer.function, bound, in_thread, unchanged)
+    value = await call_handler(completer.handler_call, bound, in_thread, unchanged)
     if isinstance(value, Iterable) and not isinstance(value, Collection):
         # A generator may block, or yield values for ever. Therefore take values in a thread, and
         # only one more than are sent, which shows whether there are more.

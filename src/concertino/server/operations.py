@@ -272,17 +272,17 @@ class Operations:
         inline: whether a `def` runs on the event loop, not in a thread.
         shape: converts the handler's value to a result.
         """
-        run_generator = function = None
+        run_generator = handler_call = None
         if is_generator(handler):
             run_generator = collect_chunks(handler, None if inline else self._in_thread)
         else:
-            function = HandlerCall(handler, is_async(handler), inline)
+            handler_call = HandlerCall(handler, is_async(handler), inline)
 
         async def run(context: Context, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if run_generator is not None:
                 return shape(await run_generator(context, args, kwargs))
-            assert function is not None
-            return await call_handler(function, (args, kwargs), self._in_thread, shape)
+            assert handler_call is not None
+            return await call_handler(handler_call, (args, kwargs), self._in_thread, shape)
 
         return run
 

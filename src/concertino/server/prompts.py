@@ -57,13 +57,13 @@ class RegisteredPrompt(Struct, frozen=True):
     """A prompt of a server.
 
     prompt: the prompt as `prompts/list` returns it.
-    function: the handler.
+    handler_call: the handler, and how to call it.
     arguments: converts the strings from the client to the arguments of the handler.
     completers: argument -> the Completer that suggests its values.
     """
 
     prompt: Prompt
-    function: HandlerCall
+    handler_call: HandlerCall
     arguments: StringArguments
     completers: Mapping[str, Completer]
 
@@ -179,7 +179,7 @@ class Prompts:
         except InvalidArguments as exc:
             raise invalid_params("; ".join(map(describe_violation, exc.violations))) from None
         finish = partial(_make_result, description=entry.prompt.description)
-        return await call_handler(entry.function, bound, self._in_thread, finish)
+        return await call_handler(entry.handler_call, bound, self._in_thread, finish)
 
 
 def _make_arguments(arguments: StringArguments) -> list[PromptArgument]:

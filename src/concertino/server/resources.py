@@ -67,10 +67,11 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 class FunctionSource(Struct, frozen=True):
     """A function that returns the content of a resource.
 
+    handler_call: the function, and how to call it.
     arguments: makes the arguments of the function, which has no parameters that clients fill.
     """
 
-    function: HandlerCall
+    handler_call: HandlerCall
     arguments: StringArguments
 
 
@@ -99,7 +100,7 @@ class RegisteredTemplate(Struct, frozen=True):
 
     listing: the template as `resources/templates/list` returns it.
     template: matches URIs with the URI template, and extracts the values of the variables.
-    function: the handler.
+    handler_call: the handler, and how to call it.
     arguments: converts the values of the variables to the arguments of the handler.
     completers: variable -> the Completer that suggests its values.
     hints: how long clients may cache the content.
@@ -107,7 +108,7 @@ class RegisteredTemplate(Struct, frozen=True):
 
     listing: ResourceTemplate
     template: UriTemplate
-    function: HandlerCall
+    handler_call: HandlerCall
     arguments: StringArguments
     completers: Mapping[str, Completer]
     hints: CacheHints
@@ -294,7 +295,7 @@ class Resources:
                 f"{owner}: size: a template has none; each of its resources has its own"
             )
 
-        function = handler_call(handler, owner, inline=options.get("inline", False))
+        call = handler_call(handler, owner, inline=options.get("inline", False))
         doc = handler_doc(handler)
         arguments = StringArguments(handler, doc.parameters)
         _check_variables(owner, template, arguments)
@@ -311,7 +312,7 @@ class Resources:
         listing = check_against_schema(listing, owner)
         hints = _choose_hints(options, self._hints, access)
         completers = type_completers(arguments)
-        return RegisteredTemplate(listing, template, function, arguments, completers, hints)
+        return RegisteredTemplate(listing, template, call, arguments, completers, hints)
 
     def remove(self, uri: str) -> None:
         """Remove a resource or a template. Raises NotRegistered if there is none.
@@ -424,7 +425,7 @@ class Resources:
             return finish(await self._in_thread(lambda: source.read(uri)))
         if isinstance(source, FunctionSource):
             bound = source.arguments.bind({}, context)
-            return await call_handler(source.function, bound, self._in_thread, finish)
+            return await call_handler(source.handler_call, bound, self._in_thread, finish)
         return finish(source)
 
     async def _read_template(self, uri: str, context: Context) -> ReadResourceResult:
@@ -452,7 +453,7 @@ class Resources:
             finish = partial(
                 make_result, uri=uri, mime_type=entry.listing.mime_type, hints=entry.hints
             )
-            return await call_handler(entry.function, bound, self._in_thread, finish)
+            return await call_handler(entry.handler_call, bound, self._in_thread, finish)
         raise make_not_found_error(uri, details)
 
 
@@ -507,12 +508,12 @@ def _make_function_source(
     owner: the name of the resource, for errors.
     Raises RegistrationError if the function has parameters that clients would have to fill.
     """
-    function = handler_call(handler, owner, inline=options.get("inline", False))
+    call = handler_call(handler, owner, inline=options.get("inline", False))
     arguments = StringArguments(handler, {})
     if arguments.schemas:
         names = ", ".join(arguments.schemas)
         raise RegistrationError(f"{owner}: its URI has no variables, so nothing fills {names}")
-    return FunctionSource(function, arguments)
+    return FunctionSource(call, arguments)
 
 
 def _name_of(handler: Handler) -> str:
