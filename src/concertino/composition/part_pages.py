@@ -29,8 +29,8 @@ class PartPage(Struct, frozen=True, eq=False):
 
     content: the page as a Struct, such as a ListToolsResult. If the part has returned JSON, this is
         the decoded JSON.
-    raw_items: the same items as in the JSON, with all fields, including those that this package
-        does not know: name of a field -> its JSON. None if the part has returned a Struct.
+    raw_items: the items in the JSON, each as a dict: name of a field -> its JSON. They keep the
+        fields that this package does not know. None if the part has returned a Struct.
     revision: the protocol revision of the server that has sent the JSON; "" if it is not known.
     """
 

@@ -10,11 +10,17 @@ from __future__ import annotations
 import asyncio
 import os
 
-from concertino.errors import BUSY, RpcError, invalid_params
-from concertino.protocol.seal import LIFETIME_S
-from concertino.proxy.forwarded_call import SuspendableCall
+from msgspec import Raw
 
-__all__ = ["ParkedCalls"]
+from concertino.backend.interface import Call, Context
+from concertino.errors import BUSY, ConcertinoError, RpcError, invalid_params
+from concertino.protocol.call import InputRequired
+from concertino.protocol.seal import LIFETIME_S
+from concertino.proxy.failures import failure_text, missing_capability, to_rpc_error
+from concertino.proxy.forwarded_call import SuspendableCall
+from concertino.proxy.input_required import ParkedState, make_parked_questions
+
+__all__ = ["ParkedCalls", "await_result_or_questions", "resume_parked"]
 
 # The number of random bytes in a handle. With this number, nobody can guess a handle.
 HANDLE_BYTES = 16
@@ -84,3 +90,63 @@ class ParkedCalls:
     def _expire(self, handle: bytes) -> None:
         call, _ = self._calls.pop(handle)
         call.server_result.cancel()
+
+
+async def await_result_or_questions(
+    name: str, parked: ParkedCalls, call: SuspendableCall
+) -> Raw | InputRequired:
+    """Return the result of a call; or park the call, and return its questions for the client.
+
+    name: the name of the server, for errors.
+    parked: the parked calls of the proxy.
+    Raises RpcError with the server's error.
+    """
+    try:
+        if await call.wait_for_result_or_question():
+            return _take_result(name, call)
+    except ConcertinoError as exc:
+        # Without a revision, the code of the server's error is translated for the client, because
+        # the two speak different revisions.
+        raise to_rpc_error(name, exc) from None
+    handle = parked.park(call)
+    return make_parked_questions(call.questions, handle)
+
+
+async def resume_parked(
+    name: str, parked: ParkedCalls, state: ParkedState, call: Call, context: Context
+) -> Raw | InputRequired:
+    """Continue a parked call: pass the client's answers to the server, and wait for its result.
+
+    name: the name of the server, for errors.
+    parked: the parked calls of the proxy.
+    state: the state in the client's request, which identifies the parked call.
+    call, context: the client's request that contains the answers, and its Context.
+    Returns the server's result, or its next questions for the client. Raises RpcError with the
+    server's error, and if the call has expired or belongs to another user.
+    """
+    session = context.caller.session
+    principal = b"" if session is None else session.principal
+    suspended = parked.take(state.handle, principal)
+    # The server may have sent its result while the client was asked.
+    suspended.resume(context, call.answers)
+    return await await_result_or_questions(name, parked, suspended)
+
+
+def _take_result(name: str, call: SuspendableCall) -> Raw:
+    """Return the result of a call that has ended, or raise its error.
+
+    If the call has failed, and requests of the server were refused because the client has not
+    declared a capability, that is probably the reason. Then raises MissingCapability, so that the
+    client learns what it lacks.
+    """
+    lacked = call.undeclared
+    if not lacked:
+        return call.server_result.result()
+    try:
+        result = call.server_result.result()
+    except RpcError as exc:
+        raise missing_capability(name, lacked, exc.message) from None
+    # A tool may also report its failure in a result with `isError`.
+    if (text := failure_text(result)) is not None:
+        raise missing_capability(name, lacked, text)
+    return result

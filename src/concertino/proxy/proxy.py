@@ -59,10 +59,10 @@ from concertino.proxy.manifests import (
     describe_differences,
     make_manifests,
 )
-from concertino.proxy.parked_calls import ParkedCalls
+from concertino.proxy.parked_calls import ParkedCalls, resume_parked
 from concertino.proxy.server_status import ServerStatus, add_source, describe_error, remove_source
 from concertino.proxy.sharing import Isolation, ServerSharing
-from concertino.proxy.upstream import Upstream, UpstreamSettings, resume_parked
+from concertino.proxy.upstream import Upstream, UpstreamSettings
 from concertino.proxy.upstream_maker import UpstreamMaker
 from concertino.proxy.upstream_pool import FIRST, Opening, UpstreamPool
 from concertino.transports.guardian import guardian
@@ -317,7 +317,8 @@ class Proxy:
         if call.state:
             state = read_state(call.state)
             if isinstance(state, ParkedState):
-                return await resume_parked(self._maker.settings, state, call, context)
+                parked = self._maker.settings.parked
+                return await resume_parked(self.name, parked, state, call, context)
             # The server speaks 2026-07-28, and has asked with a `requestState` of its own.
             call = to_server_call(call, state)
         session = context.caller.session

@@ -107,7 +107,7 @@ class ServerQuestions:
         feature = CLIENT_REQUESTS.get(question.method)
         if feature is not None and feature not in call.context.client.capabilities:
             if isinstance(call, SuspendableCall):
-                # If the call then fails, _take_result() in upstream.py tells the client why.
+                # If the call then fails, _take_result() in parked_calls.py tells the client why.
                 call.undeclared.add(feature)
             text = f"method not found: the client has not declared {feature}"
             raise RpcError(METHOD_NOT_FOUND, text)

@@ -29,24 +29,20 @@ from concertino.client.client import Client
 from concertino.client.negotiation import Era, HandshakeChoice
 from concertino.client.notifications import LogMessage
 from concertino.client.pending_request import ForwardedReply
-from concertino.errors import ConcertinoError, RpcError, SpawnError
+from concertino.errors import ConcertinoError, SpawnError
 from concertino.protocol.call import InputRequired
 from concertino.protocol.revisions import REVISION_BY_NAME
-from concertino.proxy.failures import add_name, failure_text, missing_capability, to_rpc_error
+from concertino.proxy.failures import add_name, to_rpc_error
 from concertino.proxy.forwarded_call import CallbackCall, ForwardedCall, SuspendableCall
 from concertino.proxy.heartbeat import Heartbeat
-from concertino.proxy.input_required import (
-    ParkedState,
-    make_parked_questions,
-    to_input_required,
-)
-from concertino.proxy.parked_calls import ParkedCalls
+from concertino.proxy.input_required import to_input_required
+from concertino.proxy.parked_calls import ParkedCalls, await_result_or_questions
 from concertino.proxy.server_questions import ServerQuestions
 from concertino.proxy.server_status import ServerStatus, describe_error
 from concertino.proxy.upstream_sessions import UpstreamSessions
 from concertino.types.results import LEVELS, Level
 
-__all__ = ["ClientMaker", "OpeningOptions", "Upstream", "UpstreamSettings", "resume_parked"]
+__all__ = ["ClientMaker", "OpeningOptions", "Upstream", "UpstreamSettings"]
 
 log = logging.getLogger("concertino.proxy")
 
@@ -425,7 +421,9 @@ class Upstream:
         task.add_done_callback(partial(self._forget, forwarded))
         if self._questions.waiting:
             self._questions.adopt(forwarded)
-        return await _await_result_or_questions(self._settings, forwarded)
+        return await await_result_or_questions(
+            self._settings.name, self._settings.parked, forwarded
+        )
 
     def _suspend(self, forwarded: CallbackCall) -> SuspendableCall:
         """Make a SuspendableCall that continues a call that begin() has begun, and return it.
@@ -449,7 +447,7 @@ class Upstream:
                 reply.give_up()
 
         server_result.add_done_callback(on_done)
-        waiting = _await_result_or_questions(self._settings, suspendable)
+        waiting = await_result_or_questions(self._settings.name, self._settings.parked, suspendable)
         forwarded.runner.run(waiting, forwarded.slot)
         return suspendable
 
@@ -527,64 +525,3 @@ class Upstream:
         """Notify the clients of this upstream that a list has changed."""
         self._settings.on_change(self)
         self.sessions.report_change(name)
-
-
-async def resume_parked(
-    settings: UpstreamSettings, parked: ParkedState, call: Call, context: Context
-) -> Raw | InputRequired:
-    """Continue a parked call: pass the client's answers to the server, and wait for its result.
-
-    A parked call has waited for answers of its client. The call may have its result already.
-    settings: the settings of the proxy, which contain its parked calls.
-    parked: the state in the client's request, which identifies the parked call.
-    call, context: the client's request that contains the answers, and its Context.
-    Returns the server's result, or its next question for the client. Raises RpcError with the
-    server's error, and if the call has expired or belongs to another user.
-    """
-    forwarded = settings.parked.take(parked.handle, _principal_of(context))
-    forwarded.resume(context, call.answers)
-    return await _await_result_or_questions(settings, forwarded)
-
-
-async def _await_result_or_questions(
-    settings: UpstreamSettings, forwarded: SuspendableCall
-) -> Raw | InputRequired:
-    """Return the result of a call, or park the call and return its questions for the client.
-
-    Raises RpcError with the server's error.
-    """
-    try:
-        if await forwarded.wait_for_result_or_question():
-            return _take_result(settings.name, forwarded)
-    except ConcertinoError as exc:
-        # Without a revision, the code of the server's error is translated for the client, because
-        # the two speak different revisions.
-        raise to_rpc_error(settings.name, exc) from None
-    handle = settings.parked.park(forwarded)
-    return make_parked_questions(forwarded.questions, handle)
-
-
-def _take_result(name: str, forwarded: SuspendableCall) -> Raw:
-    """Return the result of a call that has ended, or raise its error.
-
-    If the call has failed, and requests of the server were refused because the client has not
-    declared a capability, that is probably the reason. Then raises MissingCapability, so that the
-    client learns what it lacks.
-    """
-    lacked = forwarded.undeclared
-    if not lacked:
-        return forwarded.server_result.result()
-    try:
-        result = forwarded.server_result.result()
-    except RpcError as exc:
-        raise missing_capability(name, lacked, exc.message) from None
-    # A tool may also report its failure in a result with `isError`.
-    if (text := failure_text(result)) is not None:
-        raise missing_capability(name, lacked, text)
-    return result
-
-
-def _principal_of(context: Context) -> bytes:
-    """Return the identity of the user who makes a call; b"" if it is not known."""
-    session = context.caller.session
-    return b"" if session is None else session.principal
