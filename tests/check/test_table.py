@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from warm_commands import start_python
 
-from concertino.check import process_stats
+from concertino.check import process_stats, server_process
 from concertino.check.case import SECTIONS, Case
 from concertino.check.run import inspect_server, run_cases, select_cases
 from concertino.check.server_under_test import TOOLS, CheckSettings
@@ -41,7 +44,12 @@ def test_every_case_is_ok() -> None:
 
 
 @pytest.mark.slow
-def test_every_case_above_the_framing_that_is_not_slow_is_ok_in_the_modern_era() -> None:
+def test_every_case_above_the_framing_that_is_not_slow_is_ok_in_the_modern_era(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The test above starts interpreters.
+    forking = SimpleNamespace(Popen=start_python, TimeoutExpired=subprocess.TimeoutExpired)
+    monkeypatch.setattr(server_process, "subprocess", forking)
     cases = [
         case for case in MODERN if not case.slow and not {"legacy", "modern"} & set(case.needs)
     ]
