@@ -297,7 +297,7 @@ async def test_a_call_soon_after_it_was_given_up_fails_at_once(tmp_path: Path) -
             with pytest.raises(Disconnected):
                 await client.call_tool("x", {"do": "die"})
         await until(lambda: client.state == "failed")
-        with pytest.raises(Disconnected, match=r"a call in 600 s or later starts it again"):
+        with pytest.raises(Disconnected, match=r"a call in (600|5\d\d) s or later starts it again"):
             await client.call_tool("x")
         assert (tmp_path / "starts").read_text() == ".."
 

@@ -36,7 +36,8 @@ def folder(tmp_path: Path) -> Path:
 
 def ran(words: list[str], asked: Asked, cwd: Path, **more: str) -> tuple[dict[int, Any], str, int]:
     """Answers by number (1 is the first that was asked), stderr, and the exit code."""
-    environment = {**os.environ, "PYTHONPATH": SOURCE, **more}
+    # On a busy machine, a large folder takes more than the 2 s after the end of stdin.
+    environment = {**os.environ, "PYTHONPATH": SOURCE, "CONCERTINO_DRAIN_S": "20", **more}
     stdin = "".join(
         json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + "\n"
         for number, (method, params) in enumerate([OPENING, *asked])
