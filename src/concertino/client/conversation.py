@@ -203,19 +203,19 @@ class Conversation:
         channel = self.channel
         requests = self.requests
 
-        async def send_with_progress(body: bytes) -> Raw:
+        async def send_with_progress(round_body: bytes) -> Raw:
             assert progress is not None
             with channel.progress.track(progress, idle_timeout_s, total_s) as tracker:
-                params = requests.params(body, tracker.token, meta)
+                params = requests.params(round_body, tracker.token, meta)
                 return await channel.request(
                     method, params, subject, idle_timeout_s, total_s, tracker
                 )
 
-        # InputRounds calls this again with a body that contains the answers.
-        def send(body: bytes) -> Awaitable[Raw]:
+        # InputRounds calls this again, with the answers of each round in the body.
+        def send(round_body: bytes) -> Awaitable[Raw]:
             if progress is not None:
-                return send_with_progress(body)
-            params = requests.params(body, 0, meta)
+                return send_with_progress(round_body)
+            params = requests.params(round_body, 0, meta)
             return channel.request(method, params, subject, idle_timeout_s, total_s)
 
         if progress is not None and not callable(progress):
@@ -287,8 +287,8 @@ class Conversation:
 
         body = b'{"name":%b,"arguments":%b}' % (encode(name), arguments)
 
-        def send(body: bytes) -> Awaitable[Raw]:
-            params = self.requests.params(body)
+        def send(round_body: bytes) -> Awaitable[Raw]:
+            params = self.requests.params(round_body)
             return self.channel.request("tools/call", params, name, idle_timeout_s, total_s)
 
         # Without a result, the server has refused our revision although it supports this revision.

@@ -50,6 +50,7 @@ from concertino.http_client.request_encoder import RequestEncoder
 from concertino.http_client.request_sender import RequestSender
 from concertino.http_client.server_responses import answers_request, check_session_id
 from concertino.http_client.server_url import ServerUrl
+from concertino.http_client.session import HttpSession
 from concertino.http_client.sse_fallback import SseFallback, is_old_refusal
 from concertino.http_client.tool_lists import learn_tools
 from concertino.jsonrpc.limits import Limits
@@ -73,31 +74,6 @@ LONGEST_STREAM_PAUSE_S = 3600.0
 ACCEPTANCE_S = 30.0
 # How long the server may take to end the session when the connection is closed, in seconds.
 DELETE_S = 2.0
-
-
-class _Session:
-    """The state of a session of a revision before 2026-07-28.
-
-    Its id and its revision are attributes of the RequestEncoder, which sends them as headers.
-
-    Attributes:
-    is_opening: whether the session is being opened: from the response to `initialize` until the
-        server has accepted notifications/initialized. Requests wait meanwhile.
-    listening_since: when the GET stream of the session was opened, by the event loop's clock; None
-        while it is not open.
-    fallback: the state of the transport of 2024-11-05, if the server has no newer transport; else
-        None.
-    deletion: a future that is done when the server has answered DELETE.
-    refused: the id of the request that the server has refused because the session has ended; empty
-        if it has refused none.
-    """
-
-    def __init__(self) -> None:
-        self.refused: frozenset[Id] = frozenset()
-        self.is_opening = False
-        self.listening_since: float | None = None
-        self.fallback: SseFallback | None = None
-        self.deletion: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
 class StreamableHttpConnection:
@@ -128,7 +104,7 @@ class StreamableHttpConnection:
         # The messages that were written but not flushed, or that wait until the session is open.
         self._queue: deque[tuple[bytes, Envelope]] = deque()
         self._exchanges: set[ClientExchange] = set()
-        self._session = _Session()
+        self._session = HttpSession()
         self._is_closed = False
 
     async def reach(self) -> None:
