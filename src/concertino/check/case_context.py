@@ -497,8 +497,8 @@ class CaseContext:
 
         This is longer than grace_s of the settings, because the process must start first.
         """
-        # The opening before the first case shows how fast the server starts. It may be slower now:
-        # several cases may run at the same time.
+        # The opening before the first case shows how fast the server starts. The start may take
+        # longer now, because several cases may run at the same time.
         return max(2.0, 4 * self.server.opening_s)
 
     def open(self, version: str = LEGACY, within_s: float | None = None) -> Message:

@@ -91,8 +91,8 @@ def run_cases(
 
     server: the facts about the server, from inspect_server().
     on_result: called with each result, in the order of the cases.
-    jobs: how many cases run at the same time. It must be 1 for a server that cannot run twice at
-        once, because of a port or a lock.
+    jobs: how many cases run at the same time; 1 for a server that cannot run twice at once, because
+        of a port or a lock.
     """
     results: list[CaseResult] = []
     is_stopping = False

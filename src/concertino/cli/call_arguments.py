@@ -344,7 +344,8 @@ def convert_texts(tool: str, texts: Mapping[str, str], schema: Schema) -> dict[s
 def properties_of(schema: Schema) -> dict[str, Any]:
     """Return name -> schema of each argument of a tool; {} if the tool's schema lists none.
 
-    schema: the input schema of the tool. It is untrusted, so the result may contain any values.
+    schema: the input schema of the tool. Servers are untrusted, so an argument may have any value
+        as its schema.
     """
     properties = schema.get("properties")
     return cast("dict[str, Any]", properties) if isinstance(properties, dict) else {}

@@ -60,7 +60,7 @@ def print_json(raw: Raw) -> None:
 
 
 def print_tool_result(result: CallToolResult) -> None:
-    """Print the content of a tool's result. If it has none, print its structured content."""
+    """Print the content of a tool's result, or the structured content if there is no content."""
     for block in result.content:
         message = _error_message(block) if result.is_error and sys.stdout.isatty() else ""
         if message:

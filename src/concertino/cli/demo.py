@@ -155,10 +155,10 @@ class ServerLog:
         self._has_grown.set()
 
     async def wait_for(self, pattern: str) -> re.Match[str]:
-        """Wait until a line of the server's log matches, and return the match of the first one.
+        """Wait until a line of the server's log matches. Return the match of the first such line.
 
         Lines from before this call count, too.
-        pattern: a regular expression. It may match any part of a line.
+        pattern: a regular expression, which may match any part of a line.
         Raises Difference after PATIENCE_S seconds.
         """
         try:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HTTP_ONLY", "add_http_options", "read_http_options"]
 
-# The credentials of this server at an introspection endpoint. They are not options, because other
-# users of a machine can see those.
+# The environment variables with the credentials of this server at an introspection endpoint. Other
+# users of the machine could see the values of options.
 CLIENT_ID, CLIENT_SECRET = "CONCERTINO_INTROSPECTION_ID", "CONCERTINO_INTROSPECTION_SECRET"
 # Name in the parsed arguments -> the option as it is typed, for each option that has no effect
 # without --http.

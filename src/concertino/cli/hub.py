@@ -77,7 +77,7 @@ def run(args: Namespace, server: Sequence[str]) -> int:
     try:
         if args.kind != "logs":
             # A restart or a stop may take a minute. So first find out by a quick request whether
-            # the hub answers; ask_hub() waits 5 s for the answer to that one.
+            # the hub answers; ask_hub() waits only 5 s for the answer to "ps".
             ask_hub(path, ControlRequest("ps", args.plugin))
         answer = ask_hub(path, ControlRequest(args.kind, args.plugin))
     except OSError as exc:

@@ -118,7 +118,7 @@ def _run_plugin(args: Namespace) -> NoReturn:
             from concertino.runtime.entry import begin_program
 
             begin_program()
-            # This ends the process, and so do all further calls of run_plugin().
+            # run_plugin() ends the process, here and below.
             run_plugin(McpPlugin(args.id), args)
         if args.kind in PROVIDERS:
             from concertino.orchestra.ai_provider import make_provider

@@ -222,7 +222,7 @@ def _find_watched_files(args: Namespace, target: Target) -> SourceFiles | None:
 
 
 def _read_address(args: Namespace) -> list[str]:
-    """Return the address of a server that runs, as a list of one; [] without one.
+    """Return `args.address`, which is a list with an address, or [].
 
     Raises UsageError for words that are not an address.
     """

@@ -115,7 +115,10 @@ def send_blank_lines(context: CaseContext) -> None:
 
 
 def echo_separators(context: CaseContext) -> None:
-    """Call echo with characters that some programs take for line ends. They must come back."""
+    """Call echo with characters that some programs take for line ends.
+
+    The same text must come back.
+    """
     for text in (SEPARATORS, MANY_LANGUAGES):
         context.require_echo(text)
 

@@ -75,7 +75,10 @@ def write_without_reading(context: CaseContext, seconds: float) -> None:
 
 
 def fill_stderr(context: CaseContext) -> None:
-    """Let the server write more to stderr than fits into the pipe. It must still serve requests."""
+    """Let the server write more to stderr than fits into the pipe.
+
+    The server must still serve requests.
+    """
     # Each of these makes a server log more than the 64 KiB that a pipe holds, and nobody reads it.
     if "noise" in context.server.tools:
         context.call_tool("noise", bytes=MIB)
@@ -89,7 +92,10 @@ def fill_stderr(context: CaseContext) -> None:
 
 
 def provoke_stderr(context: CaseContext) -> None:
-    """Let the server write to its stderr, which is closed or full. It must still serve requests."""
+    """Let the server write to its stderr, which is closed or full.
+
+    The server must still serve requests.
+    """
     # Every write to stderr fails, because of the `stdio` of the case or of close_stderr().
     context.write_malformed_lines(b"{not json}\n" * 20, lines=20)
     context.require_service()
@@ -101,7 +107,7 @@ def provoke_stderr(context: CaseContext) -> None:
 
 
 def close_stderr(context: CaseContext) -> None:
-    """Close the check's end of stderr, then let the server write to it. It must still serve."""
+    """Close the check's end of stderr, then run provoke_stderr()."""
     context.process.close_stderr()
     provoke_stderr(context)
 

@@ -69,9 +69,9 @@ def read_file_as_stdin(context: CaseContext) -> None:
 
 
 def start_without_input(context: CaseContext) -> None:
-    """Start the server with an empty or closed stdin. It must exit with code 0 or 1.
+    """Start the server with an empty or closed stdin.
 
-    It must log no stack trace.
+    The process must exit with code 0 or 1, and log no stack trace.
     """
     # The process ends by itself, so its end is no fault.
     context.may_end = True

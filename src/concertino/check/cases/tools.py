@@ -26,7 +26,7 @@ RESULT_CHARACTERS = 200_000_000
 def call_unknown_tool(context: CaseContext) -> None:
     """Call a tool that does not exist. Error -32602 must come back.
 
-    It must be -32601 from a server without the capability `tools`, to which the method is unknown.
+    A server without the capability `tools`, to which the method is unknown, must send -32601.
     """
     code = -32602 if context.server.offers_tools else -32601
     response = context.request("tools/call", {"name": "nobody_has_this_tool", "arguments": {}})
