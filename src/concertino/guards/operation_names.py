@@ -46,10 +46,10 @@ class Patterns:
             items = (items,)
         globs: dict[str, list[str]] = {}
         # Triples of a pattern, its kind and its glob.
-        self._given: list[tuple[str, str, str]] = []
+        self._patterns: list[tuple[str, str, str]] = []
         for pattern in items:
             kind, glob = _split_pattern(pattern)
-            self._given.append((pattern, kind, glob))
+            self._patterns.append((pattern, kind, glob))
             globs.setdefault(kind, []).append(translate(glob))
         self._match = {
             kind: re.compile("|".join(expressions)).match for kind, expressions in globs.items()
@@ -57,14 +57,14 @@ class Patterns:
         self.kinds = frozenset(globs)
 
     def unmatched(self, kind: str, names: Collection[str]) -> list[str]:
-        """Return the patterns for one kind of operation that match none of these operations.
+        """Return the patterns for one kind of operation that match none of `names`.
 
         kind: "tool", "prompt" or "resource".
         names: the names or URIs of all operations of this kind.
         """
         return [
             pattern
-            for pattern, own_kind, glob in self._given
+            for pattern, own_kind, glob in self._patterns
             if own_kind == kind and not any(fnmatchcase(name, glob) for name in names)
         ]
 
@@ -126,7 +126,7 @@ class Visibility:
         self.has_allow = bool(self._allow.kinds)
 
     def unmatched(self, kind: str, names: Collection[str]) -> list[str]:
-        """Return the `allow` patterns for one kind of operation that match no operation.
+        """Return the `allow` patterns for one kind of operation that match none of `names`.
 
         kind: "tool", "prompt" or "resource".
         names: the names or URIs of all operations of this kind.

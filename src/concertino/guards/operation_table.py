@@ -51,7 +51,8 @@ class OperationTable:
         self._inner = inner
         self._limits = limits
         self._rates = [(rate, Patterns(rate.match)) for rate in rates]
-        self._matched = Patterns(match)
+        # The operations to which the limits apply.
+        self._limit_patterns = Patterns(match)
         # Rate -> its window for all operations together if the rate has `shared`, otherwise for
         # those without a policy in the table.
         self._shared_windows = {rate: Window(rate) for rate in rates}
@@ -86,7 +87,7 @@ class OperationTable:
             if patterns.match(kind, name)
         )
         limits = self._limits
-        if not self._matched.match(kind, name):
+        if not self._limit_patterns.match(kind, name):
             limits = limits.redaction_only()
         policy = OperationPolicy(self._inner, method, name, windows, limits)
         if is_stored:
