@@ -20,6 +20,7 @@ from process_waits import wait_for_end
 import concertino
 from concertino.errors import SpawnError
 from concertino.transports import escaped_processes, polling, process_exit
+from concertino.transports.escaped_processes import EscapedProcesses
 from concertino.transports.process import ChildProcess, ShutdownTimeouts, spawn
 from concertino.transports.process_exit import live_members
 
@@ -284,6 +285,19 @@ async def test_what_left_the_group_is_found_and_ended(
     )
     assert re.findall(text, caplog.text) == signals
     assert "holds its stdout open" not in caplog.text
+
+
+@on_a_loop
+async def test_what_left_the_group_and_starts_itself_again_is_waited_for_only_so_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such a program answers SIGTERM with a new process of its own, and ends."""
+    escaped = EscapedProcesses()
+    pids = iter(range(10**7, 10**8))
+    monkeypatch.setattr(escaped, "_find", lambda child: ([next(pids)], True))
+    monkeypatch.setattr(escaped, "_signal", lambda pids, child, number: pids)
+    async with asyncio.timeout(20):
+        assert not await escaped.end(1, signal.SIGTERM, 0.05)
 
 
 @on_a_loop

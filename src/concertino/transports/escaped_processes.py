@@ -118,6 +118,9 @@ class EscapedProcesses:
             live = self._signal(escaped, child, number)
             if not live and (is_complete or time.monotonic() >= settled_at):
                 return True
+            # Checked in each round, because a process may answer each signal with a new process.
+            if time.monotonic() >= until:
+                return False
             # When these processes have ended, search again, because they may have started more.
             await asyncio.sleep(CHECK_S)
             while live := list(filter(_is_live, live)):
