@@ -212,7 +212,7 @@ class Line:
             return
         model.at_rest()
         watched = self.world.poller.watched
-        reading = self.pipe._in in watched  # pyright: ignore[reportPrivateUsage]
+        reading = self.pipe._reading_fd in watched  # pyright: ignore[reportPrivateUsage]
         low = min(limits.low_water_bytes, limits.high_water_bytes - 1)
         if (
             (self.up.data or not self.up.writer_open)

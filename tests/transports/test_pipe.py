@@ -533,7 +533,7 @@ def test_a_read_that_fails_is_the_end_of_input(
         real = os.read
 
         def read(descriptor: int, size: int) -> bytes:
-            if descriptor == ends.pipe._in:
+            if descriptor == ends.pipe._reading_fd:
                 raise error
             return real(descriptor, size)
 
@@ -555,9 +555,9 @@ def test_interrupted_reads_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None
         def read(descriptor: int, size: int) -> bytes:
             nonlocal turn
             turn += 1
-            if descriptor == ends.pipe._in and turn % 3:
+            if descriptor == ends.pipe._reading_fd and turn % 3:
                 raise (InterruptedError, BlockingIOError)[turn % 2]
-            return real(descriptor, 5 if descriptor == ends.pipe._in else size)
+            return real(descriptor, 5 if descriptor == ends.pipe._reading_fd else size)
 
         monkeypatch.setattr(pipe_module.os, "read", read)
         os.write(ends.writing, b"one\ntwo and more\nthree\n")

@@ -722,7 +722,7 @@ async def looked_at(code: str = LINES, **settings: Any) -> AsyncIterator[tuple[C
 
 def until_it_spoke(child: ChildProcess) -> None:
     """Without a turn of the loop."""
-    assert select.select([child._in], [], [], 20)[0]
+    assert select.select([child._reading_fd], [], [], 20)[0]
 
 
 @on_a_loop

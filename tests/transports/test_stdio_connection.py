@@ -99,7 +99,7 @@ async def main():
     os.environ["CONCERTINO_ORPHAN"] = "stay"
     connection = StdioConnection(taken, Limits())
     connection.open(Receiver())
-    wire = connection._in, connection._out
+    wire = connection._reading_fd, connection._writing_fd
     pid = os.fork()
     if pid == 0:
         for descriptor in wire:

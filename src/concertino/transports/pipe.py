@@ -114,8 +114,8 @@ class PipeConnection:
             stat.S_ISSOCK(write_stat.st_mode) and not os.path.samestat(read_stat, write_stat)
         )
 
-        self._in = self._make_nonblocking(reading, os.O_RDONLY)
-        self._out = self._make_nonblocking(writing, os.O_WRONLY)
+        self._reading_fd = self._make_nonblocking(reading, os.O_RDONLY)
+        self._writing_fd = self._make_nonblocking(writing, os.O_WRONLY)
         self._input = _Input(limits)
         # When the buffered bytes (`held`) have reached the high-water mark, the receiver stops
         # writing until on_drain() is called.
@@ -133,7 +133,7 @@ class PipeConnection:
         # When the reader has gone, a pipe reports an error and a socket reports the end of file.
         # Both make the writing end readable, so watch it for that.
         if self._detects_peer_loss:
-            self._loop.add_reader(self._out, self._on_peer_lost)
+            self._loop.add_reader(self._writing_fd, self._on_peer_lost)
 
     # Reading
 
@@ -148,7 +148,7 @@ class PipeConnection:
         if state.thread is not None:
             state.thread.pause(paused)
         elif paused:
-            self._loop.remove_reader(self._in)
+            self._loop.remove_reader(self._reading_fd)
         else:
             self._resume_reading()
 
@@ -163,12 +163,12 @@ class PipeConnection:
     def _resume_reading(self) -> None:
         """Watch the descriptor for input, or start a thread if it cannot be polled."""
         try:
-            self._loop.add_reader(self._in, self._on_readable)
+            self._loop.add_reader(self._reading_fd, self._on_readable)
         except PermissionError:
             # epoll fails with EPERM for regular files and /dev/null.
             from concertino.transports.file_reader import FileReader
 
-            self._input.thread = FileReader(self._in, self._loop, self.on_chunk, READ_BYTES)
+            self._input.thread = FileReader(self._reading_fd, self._loop, self.on_chunk, READ_BYTES)
 
     def _on_readable(self) -> None:
         """Read chunks until nothing is left, at most `reads` times. The loop calls this."""
@@ -176,7 +176,7 @@ class PipeConnection:
         size = READ_BYTES
         for _ in self.reads:
             try:
-                chunk = os.read(self._in, size)
+                chunk = os.read(self._reading_fd, size)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
@@ -197,7 +197,7 @@ class PipeConnection:
         """
         if self._input.framer.pending_bytes < READ_BYTES:
             return READ_BYTES
-        self._capacities.enlarge(self._in)
+        self._capacities.enlarge(self._reading_fd)
         return LONG_READ_BYTES
 
     def on_chunk(self, chunk: bytes) -> None:
@@ -260,7 +260,7 @@ class PipeConnection:
         if state.thread is not None:
             state.thread.stop()
         elif not state.paused:
-            self._loop.remove_reader(self._in)
+            self._loop.remove_reader(self._reading_fd)
 
     # Writing
 
@@ -295,7 +295,7 @@ class PipeConnection:
 
         line = frame + output.terminator
         try:
-            written = os.write(self._out, line)
+            written = os.write(self._writing_fd, line)
         except (BlockingIOError, InterruptedError):
             written = 0
         except OSError as exc:
@@ -346,7 +346,7 @@ class PipeConnection:
             queue.clear()
 
         try:
-            written = os.write(self._out, frames)
+            written = os.write(self._writing_fd, frames)
         except (BlockingIOError, InterruptedError):
             written = 0
         except OSError as exc:
@@ -360,10 +360,10 @@ class PipeConnection:
 
     def _write_long(self, frame: bytes) -> None:
         """Write one long frame, which is not copied to append the terminator."""
-        self._capacities.enlarge(self._out)
+        self._capacities.enlarge(self._writing_fd)
         output = self._output
         try:
-            written = os.writev(self._out, (frame, output.terminator))
+            written = os.writev(self._writing_fd, (frame, output.terminator))
         except (BlockingIOError, InterruptedError):
             written = 0
         except OSError as exc:
@@ -387,7 +387,7 @@ class PipeConnection:
         try:
             for _ in range(WRITES):
                 if output.rest:
-                    written = os.write(self._out, output.rest)
+                    written = os.write(self._writing_fd, output.rest)
                     output.rest = output.rest[written:]
                     output.held -= written
 
@@ -431,11 +431,11 @@ class PipeConnection:
             return
         output.watching = wanted
         if not wanted:
-            self._loop.remove_writer(self._out)
+            self._loop.remove_writer(self._writing_fd)
             return
 
         try:
-            self._loop.add_writer(self._out, self._write_rest)
+            self._loop.add_writer(self._writing_fd, self._write_rest)
         except OSError:
             # The descriptor cannot be polled.
             output.watching = False
@@ -443,14 +443,14 @@ class PipeConnection:
 
     def _on_peer_lost(self) -> None:
         """Handle a readable event on the descriptor for writing: its reader has probably gone."""
-        self._loop.remove_reader(self._out)
+        self._loop.remove_reader(self._writing_fd)
 
         # On a socket, the event may only mean that the peer will not write any more (shutdown),
         # which is harmless. POLLHUP or POLLERR means that the peer has gone.
-        if not stat.S_ISFIFO(os.fstat(self._out).st_mode):
+        if not stat.S_ISFIFO(os.fstat(self._writing_fd).st_mode):
             self._detects_peer_loss = False
             poll = select.poll()
-            poll.register(self._out, 0)
+            poll.register(self._writing_fd, 0)
             if not poll.poll(0):
                 return
         self._on_write_error(BrokenPipeError("the peer closed the pipe that we write to"))
@@ -485,7 +485,7 @@ class PipeConnection:
             self._stop_reading()
             self._watch_writable(False)
             if self._detects_peer_loss:
-                self._loop.remove_reader(self._out)
+                self._loop.remove_reader(self._writing_fd)
         self._release()
 
     async def _drain(self, within_s: float) -> None:
@@ -524,7 +524,11 @@ class PipeConnection:
                 pass
 
         # If a thread reads a regular file, do not close the descriptor that it uses.
-        descriptors = {self._out} if self._input.thread is not None else {self._out, self._in}
+        descriptors = (
+            {self._writing_fd}
+            if self._input.thread is not None
+            else {self._writing_fd, self._reading_fd}
+        )
         for descriptor in descriptors:
             try:
                 os.close(descriptor)

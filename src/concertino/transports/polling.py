@@ -65,7 +65,7 @@ class PollingConnection(PipeConnection):
 
         line = frame + b"\n"
         try:
-            written = os.write(self._out, line)
+            written = os.write(self._writing_fd, line)
         except OSError:
             # send() gets the same error and handles it.
             return self.send(frame, request_id)
@@ -74,7 +74,7 @@ class PollingConnection(PipeConnection):
 
         polls.left -= 1
         try:
-            chunk = os.read(self._in, READ_BYTES)
+            chunk = os.read(self._reading_fd, READ_BYTES)
         except OSError:
             # Nothing has arrived, or there is an error, which the next regular read gets as well.
             chunk = b""
@@ -96,7 +96,7 @@ class PollingConnection(PipeConnection):
         self._polls.left = 0
         self._polls.has_deferred_chunk = True
         # Stop reading until this chunk is delivered, so that no later input is delivered before it.
-        self._loop.remove_reader(self._in)
+        self._loop.remove_reader(self._reading_fd)
         self._loop.call_soon(self._deliver_deferred, chunk, context=self._context)
 
     def _deliver_deferred(self, chunk: bytes) -> None:
@@ -121,7 +121,7 @@ class PollingConnection(PipeConnection):
         size = READ_BYTES
         for _ in READS:
             try:
-                chunk = os.read(self._in, size)
+                chunk = os.read(self._reading_fd, size)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:

@@ -356,7 +356,7 @@ class ChildProcess(PollingConnection):
             if self._input.ended or self._released:
                 break
             try:
-                chunk = os.read(self._in, READ_BYTES)
+                chunk = os.read(self._reading_fd, READ_BYTES)
             except BlockingIOError:
                 break
             except OSError:
@@ -403,7 +403,9 @@ class ChildProcess(PollingConnection):
         Returns False if the child's stdin is closed. If the system does not report how many bytes
         in a pipe are unread, these bytes count as read.
         """
-        return self._out >= 0 and not self._output.held and not count_unread(self._out)
+        return (
+            self._writing_fd >= 0 and not self._output.held and not count_unread(self._writing_fd)
+        )
 
     def take_unread(self) -> list[bytes]:
         """Remove the lines that the child has not read from its stdin, and return the lines.
@@ -412,10 +414,10 @@ class ChildProcess(PollingConnection):
         child's stdin open, the content of the pipe is not returned, because that process may still
         read it. The first line is incomplete if the child has read its beginning.
         """
-        if self._out < 0:
+        if self._writing_fd < 0:
             return []
         self._discard_output()
-        return self._unread.take(read_back(self._out))
+        return self._unread.take(read_back(self._writing_fd))
 
     def _report_end(self) -> None:
         """Report the end of the connection to the receiver, once."""
@@ -447,29 +449,20 @@ class ChildProcess(PollingConnection):
         within_s: how many seconds the child may first read the buffered output.
         """
         timeouts = self._timeouts
-        steps: tuple[tuple[signal.Signals | None, float], ...] = (
-            (None, timeouts.stdin_closed_s),
-            (signal.SIGTERM, timeouts.terminated_s),
-            (signal.SIGKILL, timeouts.killed_s),
-        )
         if self.exit_status is None:
             self._escaped.note_descendants(self.pid)
             await self._drain(within_s)
+            self._close_stdin()
+            # Processes that have left the group do not notice that the child's stdin was closed.
+            group_ended = await self._wait_for_group(timeouts.stdin_closed_s)
+            has_ended = await self._end_with(signal.SIGTERM, timeouts.terminated_s, group_ended)
+            group_ended = not live_members(self.pid)
         else:
             # The child has ended by itself, so kill the processes that it has left behind.
-            steps = steps[-1:]
-        self._close_stdin()
-
-        group_ended = False
-        for number, timeout_s in steps:
-            if number is None:
-                # Processes that have left the group do not notice that the child's stdin was
-                # closed.
-                group_ended = await self._wait_for_group(timeout_s)
-            elif await self._end_with(number, timeout_s, group_ended):
-                break
-            else:
-                group_ended = not live_members(self.pid)
+            self._close_stdin()
+            has_ended = group_ended = False
+        if not has_ended:
+            await self._end_with(signal.SIGKILL, timeouts.killed_s, group_ended)
         if members := live_members(self.pid):
             text = ", ".join(map(str, members))
             log.error("process %d: %s could not be ended", self.pid, text)
@@ -495,7 +488,7 @@ class ChildProcess(PollingConnection):
         ended = await asyncio.gather(
             self._wait_for_group(within_s), self._escaped.end(self.pid, number, within_s)
         )
-        # Processes of the group may have started other processes before their end.
+        # Processes of the group may have started other processes before their end, so search again.
         return all(ended) and await self._escaped.end(self.pid, number, within_s)
 
     async def _wait_for_group(self, within_s: float) -> bool:
@@ -522,7 +515,7 @@ class ChildProcess(PollingConnection):
             return True
         for _ in LAST_READS:
             try:
-                if not os.read(self._in, READ_BYTES):
+                if not os.read(self._reading_fd, READ_BYTES):
                     return True
             except BlockingIOError:
                 return False
@@ -552,12 +545,12 @@ class ChildProcess(PollingConnection):
 
     def _close_stdin(self) -> None:
         """Close the child's stdin, and write nothing more."""
-        if self._out >= 0:
+        if self._writing_fd >= 0:
             self._watch_writable(False)
             if self._detects_peer_loss:
-                self._loop.remove_reader(self._out)
-            os.close(self._out)
-            self._out = -1
+                self._loop.remove_reader(self._writing_fd)
+            os.close(self._writing_fd)
+            self._writing_fd = -1
         self._output.broken = True
 
     def _release(self) -> None:
@@ -566,7 +559,7 @@ class ChildProcess(PollingConnection):
             return
         self._released = True
         self._stop_reading()
-        os.close(self._in)
+        os.close(self._reading_fd)
         self._stderr.close()
         remove_process_group(self.pid)
         self._exit.close()

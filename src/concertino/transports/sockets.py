@@ -88,7 +88,7 @@ class SocketConnection(PipeConnection):
         # peer has sent a reset.
         poll = select.poll()
         # No events are requested, but POLLHUP and POLLERR are always reported.
-        poll.register(self._out, 0)
+        poll.register(self._writing_fd, 0)
         if poll.poll(0):
             self._on_write_error(BrokenPipeError("the peer has closed the connection"))
 

@@ -171,8 +171,8 @@ class StdioConnection(PipeConnection):
         if os.isatty(descriptors.reading):
             facts["terminal"] = True
         super().__init__(descriptors.reading, descriptors.writing, limits, facts)
-        self.reading = self._in
-        self.writing = self._out
+        self.reading = self._reading_fd
+        self.writing = self._writing_fd
         self.on_input_end: Callable[[], object] = _do_nothing
         self.has_failed = False
         self._ignores_parent = os.environ.get("CONCERTINO_ORPHAN") == "stay"
