@@ -93,8 +93,10 @@ def _forget_secrets() -> Iterator[None]:
     """Forget the secrets that a test has taught this process: they would hide texts of the next."""
     yield
     redact = sys.modules.get("concertino.logs.redact")
-    if redact is not None and (redact._known or redact._learned or redact._renewed):
-        redact._known.clear()
-        redact._renewed.clear()
-        redact._learned.clear()
+    if redact is not None and (
+        redact._exact_secrets or redact._named_secrets or redact._owner_secrets
+    ):
+        redact._exact_secrets.clear()
+        redact._owner_secrets.clear()
+        redact._named_secrets.clear()
         redact.refresh()

@@ -39,7 +39,7 @@ Pipe = tuple[int, int]
 
 @pytest.fixture(autouse=True)
 def canary(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redact, "_default", redact.Redactor([CANARY]))
+    monkeypatch.setattr(redact, "_current", redact.Redactor([CANARY]))
 
 
 @pytest.fixture

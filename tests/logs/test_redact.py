@@ -364,7 +364,7 @@ def test_a_cyclic_structure_is_refused_as_encoding_does() -> None:
 def test_the_default_comes_from_the_environment_and_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(redact, "_default", None)
+    monkeypatch.setattr(redact, "_current", None)
     monkeypatch.setenv("CANARY_TOKEN", CANARY)
     assert redact.redactor().text(CANARY) == "[REDACTED]"
     assert redact.redactor() is redact.redactor()
@@ -508,8 +508,8 @@ def test_what_was_learned_of_a_child_is_kept_when_the_environment_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two children may have different secrets under one name."""
-    monkeypatch.setattr(redact, "_learned", {})
-    monkeypatch.setattr(redact, "_default", None)
+    monkeypatch.setattr(redact, "_named_secrets", {})
+    monkeypatch.setattr(redact, "_current", None)
     redact.learn_named_secrets({"CHILD_API_KEY": "first-secret-1", "PLAIN": "nothing secret"})
     redact.learn_named_secrets({"CHILD_API_KEY": "second-secret-2"})
     for _ in range(2):
@@ -522,8 +522,8 @@ def test_what_was_learned_of_a_child_is_kept_when_the_environment_changes(
 def test_secret_headers_of_a_server_are_learned_by_their_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(redact, "_learned", {})
-    monkeypatch.setattr(redact, "_default", None)
+    monkeypatch.setattr(redact, "_named_secrets", {})
+    monkeypatch.setattr(redact, "_current", None)
     redact.learn_named_secrets({"X-Api-Key": "first-secret-1", "x-trace": "nothing-secret"})
     assert redact.redactor().text("first-secret-1, nothing-secret") == "[REDACTED], nothing-secret"
 
@@ -892,8 +892,8 @@ def _forget_known_secrets(  # pyright: ignore[reportUnusedFunction]
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[None]:
     """Hide what other tests in this process have called secrets."""
-    monkeypatch.setattr(redact, "_known", {})
-    monkeypatch.setattr(redact, "_learned", {})
+    monkeypatch.setattr(redact, "_exact_secrets", {})
+    monkeypatch.setattr(redact, "_named_secrets", {})
     refresh()
     yield
     monkeypatch.undo()

@@ -342,15 +342,15 @@ class Redactor:
 
 # The Redactor of this process; None before its first use. refresh() makes it from os.environ and
 # from the secrets below, and is called after each change of these.
-_default: Redactor | None = None
+_current: Redactor | None = None
 
 # The names and values of variables that learn_named_secrets() has added. The dict is used as an
 # ordered set.
-_learned: dict[tuple[str, str], None] = {}
+_named_secrets: dict[tuple[str, str], None] = {}
 # The secrets that learn_secrets() has added. The dict is used as an ordered set.
-_known: dict[str, None] = {}
+_exact_secrets: dict[str, None] = {}
 # Owner -> its current and its previous secrets, which learn_current_secrets() sets.
-_renewed: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
+_owner_secrets: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
 _NO_SECRETS: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
 
 
@@ -360,28 +360,28 @@ def redactor() -> Redactor:
     Do not store the Redactor, but call this function each time: refresh() and the functions that
     learn secrets make a new Redactor.
     """
-    return _default or refresh()
+    return _current or refresh()
 
 
-def make_clean_check(most: int) -> Callable[[str], bool]:
+def make_clean_check(max_chars: int) -> Callable[[str], bool]:
     """Return a fast function that returns True only for short texts without secrets.
 
     redactor().string() would return such a text unchanged. The function may return False for a text
     without secrets. It is fast for texts that are not JSON and contain no escapes, such as most
     results of tools.
 
-    most: the largest number of characters of a short text.
+    max_chars: the largest number of characters of a short text.
     """
 
     def is_clean(text: str) -> bool:
         """Return True only if a text is short and contains no secret."""
-        current = _default
+        current = _current
         if current is None:
             current = refresh()
         length = len(text)
         if length < current.min_chars:
             return True
-        if length > most:
+        if length > max_chars:
             return False
         # Nearly every text passes these searches without a call of string(). They are written
         # in-line, because two function calls would take 40 % of this check's time (CPython 3.13).
@@ -412,8 +412,8 @@ def make_clean_check(most: int) -> Callable[[str], bool]:
         return True
 
     # is_clean() may return True for a text of up to MIN_FIELD_CHARS - 1 characters before it looks
-    # at `most`. So for a smaller `most`, use a function that is always right.
-    return is_clean if most >= MIN_FIELD_CHARS else lambda text: False
+    # at max_chars. So for a smaller max_chars, use a function that is always right.
+    return is_clean if max_chars >= MIN_FIELD_CHARS else lambda text: False
 
 
 def _may_have_named_secret(text: str) -> bool:
@@ -424,20 +424,20 @@ def _may_have_named_secret(text: str) -> bool:
 def refresh(environment: Mapping[str, str] | None = None) -> Redactor:
     """Replace the Redactor of this process after a change of os.environ, and return the new one.
 
-    Secrets that learn_named_secrets() has added are kept.
+    The secrets that the learn_...() functions have added are kept.
     environment: the environment variables; None for os.environ.
     """
-    global _default
+    global _current
     found = dict(os.environ if environment is None else environment)
     # Append `__` and a number to each learned name, because the same variable may have another
     # value in os.environ. _is_secret() still recognizes the name, such as API_TOKEN__3, because it
     # looks for words between underscores.
-    found |= {f"{name}__{number}": value for number, (name, value) in enumerate(_learned)}
-    _default = Redactor.from_environment(found)
-    renewed = [secret for pair in _renewed.values() for secrets in pair for secret in secrets]
-    if _known or renewed:
-        _default = _default.including([*_known, *renewed])
-    return _default
+    found |= {f"{name}__{number}": value for number, (name, value) in enumerate(_named_secrets)}
+    _current = Redactor.from_environment(found)
+    renewed = [secret for pair in _owner_secrets.values() for secrets in pair for secret in secrets]
+    if _exact_secrets or renewed:
+        _current = _current.including([*_exact_secrets, *renewed])
+    return _current
 
 
 def learn_named_secrets(environment: Mapping[str, str]) -> None:
@@ -454,8 +454,8 @@ def learn_named_secrets(environment: Mapping[str, str]) -> None:
         for name, value in environment.items()
         if _is_secret(name, value.strip())
     }
-    if not new.keys() <= _learned.keys():
-        _learned.update(new)
+    if not new.keys() <= _named_secrets.keys():
+        _named_secrets.update(new)
         refresh()
 
 
@@ -465,8 +465,8 @@ def learn_secrets(values: Iterable[str]) -> None:
     Texts of fewer than four characters are not added, because too many harmless texts contain them.
     """
     new = {value: None for value in values if len(value) >= _MIN_LEARNED_CHARS}
-    if not new.keys() <= _known.keys():
-        _known.update(new)
+    if not new.keys() <= _exact_secrets.keys():
+        _exact_secrets.update(new)
         refresh()
 
 
@@ -481,9 +481,9 @@ def learn_current_secrets(owner: str, values: Iterable[str]) -> None:
     values: the secrets that the owner has now.
     """
     new = frozenset(value for value in values if len(value) >= _MIN_LEARNED_CHARS)
-    current, _ = _renewed.get(owner, _NO_SECRETS)
+    current, _ = _owner_secrets.get(owner, _NO_SECRETS)
     if not new <= current:
-        _renewed[owner] = new, current
+        _owner_secrets[owner] = new, current
         refresh()
 
 

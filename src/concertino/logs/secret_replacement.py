@@ -127,10 +127,10 @@ def replace_in_strings(
 def _find_exact(text: str, secrets: Sequence[str]) -> Iterable[Span]:
     """Yield the spans of the given secrets in a text."""
     for secret in secrets:
-        at = text.find(secret)
-        while at >= 0:
-            yield at, at + len(secret)
-            at = text.find(secret, at + 1)
+        start = text.find(secret)
+        while start >= 0:
+            yield start, start + len(secret)
+            start = text.find(secret, start + 1)
 
 
 def _skip_redacted(text: str, spans: Iterable[Span]) -> list[Span]:

@@ -56,7 +56,7 @@ def find_backtracking(pattern: str) -> str | None:
         tries = 0
         for is_anchored, part in branches:
             attempts = 1 if is_anchored else part.longest or 1
-            tries += attempts * part.count_tries([], 0)
+            tries += attempts * part.count_tries(follow=[], tail=0)
         if tries > MAX_TRIES:
             raise _NoProof("too many of its parts can match the same text")
     except _NoProof as exc:

@@ -103,6 +103,12 @@ class TypeSchema(Struct, frozen=True):
     adapter: Any = None
 
 
+def _constrain(built: TypeSchema, constraints: Constraints) -> TypeSchema:
+    """Return a TypeSchema that msgspec decodes, with the constraints that fit its type."""
+    type_, schema = constraints.apply(built.type, built.schema)
+    return TypeSchema(type_, schema)
+
+
 class SchemaBuilder:
     """Builds the TypeSchemas of one handler.
 
@@ -162,13 +168,13 @@ class SchemaBuilder:
         """
         if (schema := _SCALARS.get(annotation)) is not None:
             type_ = Any if annotation is object else annotation
-            return TypeSchema(*constraints.apply(type_, schema))
+            return _constrain(TypeSchema(type_, schema), constraints)
 
         origin, arguments = get_origin(annotation), get_args(annotation)
         if origin is not None:
             return self._walk_generic(annotation, origin, arguments, constraints)
         if (container := _CONTAINERS.get(annotation)) is not None:
-            return TypeSchema(*constraints.apply(*self._build_container(container, ())))
+            return _constrain(self._build_container(container, ()), constraints)
 
         # `type Name = str`, NewType and TypeVar stand for another annotation.
         if (inner := _target_of_alias(annotation)) is not _NO_ALIAS:
@@ -195,7 +201,7 @@ class SchemaBuilder:
         if origin is Literal:
             return _build_literal(arguments)
         if (container := _CONTAINERS.get(origin)) is not None:
-            return TypeSchema(*constraints.apply(*self._build_container(container, arguments)))
+            return _constrain(self._build_container(container, arguments), constraints)
 
         # `type Pair[T] = tuple[T, T]`, written as Pair[int]
         if hasattr(origin, "__value__"):
@@ -243,34 +249,34 @@ class SchemaBuilder:
                     union = union | None
         return TypeSchema(union, schema)
 
-    def _build_container(self, container: Any, arguments: tuple[Any, ...]) -> tuple[Any, Schema]:
-        """Return the type and the schema of a list, tuple, set, frozenset or dict.
+    def _build_container(self, container: Any, arguments: tuple[Any, ...]) -> TypeSchema:
+        """Return the TypeSchema of a list, tuple, set, frozenset or dict.
 
         arguments: the types in square brackets; empty if there are none.
         """
         # A second name, because pyright would narrow the type of `container` below.
         generic = container
         if not arguments:
-            return container, _BARE[container].copy()
+            return TypeSchema(container, _BARE[container].copy())
 
         # Constraints around a container do not apply to its items, so each item starts without any.
         if container is dict:
             key, value = (self._walk(argument, Constraints()) for argument in arguments)
-            return dict[key.type, value.type], _mapping_schema(key, value)
+            return TypeSchema(dict[key.type, value.type], _mapping_schema(key, value))
         if container is tuple and arguments[-1] is not ...:
             members = [self._walk(argument, Constraints()) for argument in arguments]
             items = {"prefixItems": [member.schema for member in members], "items": False}
             sizes = {"minItems": len(members), "maxItems": len(members)}
             schema = {**_BARE[container], **items, **sizes}
-            return generic[tuple(member.type for member in members)], schema
+            return TypeSchema(generic[tuple(member.type for member in members)], schema)
 
         item = self._walk(arguments[0], Constraints())
         schema = _BARE[container].copy()
         if item.schema:
             schema["items"] = item.schema
         if container is tuple:
-            return generic[item.type, ...], schema
-        return generic[item.type], schema
+            return TypeSchema(generic[item.type, ...], schema)
+        return TypeSchema(generic[item.type], schema)
 
     def _build_class(self, cls: Any) -> TypeSchema:
         """Return the TypeSchema of a dataclass, TypedDict, NamedTuple, Struct, attrs or path class.
