@@ -78,7 +78,7 @@ def write_mapping(members: Mapping[str, Any], *, max_depth: int) -> str:
     if not members:
         return "{}\n"
     writer = _Writer(max_depth)
-    writer.write_members(sorted(members.items(), key=itemgetter(0)), 0, 0)
+    writer.write_members(sorted(members.items(), key=itemgetter(0)), indent=0, depth=0)
     return writer.finish()
 
 

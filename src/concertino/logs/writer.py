@@ -120,13 +120,13 @@ class BoundedWriter:
         if self._closed:
             return
         with self._lock:
-            at = 0
+            index = 0
             if not self._output.at_line_start:
                 # First write the rest of an unfinished line, or end the line if there is no rest.
-                at = self._held.find(b"\n") + 1
-                if at == 0:
+                index = self._held.find(b"\n") + 1
+                if index == 0:
                     line = b"\n" + line
-            self._held[at:at] = line
+            self._held[index:index] = line
             self._process()
 
     def flush(self, timeout_s: float = 0) -> bool:
