@@ -302,6 +302,7 @@ def test_a_uri_gives_its_values_and_they_give_the_uri(
         ("a:b{;p}", "a:b;q=1"),
         ("a:b{#f}", "a:b#"),
         ("a:b{#f,g}", "a:b#1"),
+        ("a:b{#f*}", "a:b#1,,2"),
         ("a:b{#f,g}", "a:b#,1"),
         ("a:{x}", "a:%"),
         ("a:{x}", "a:%2"),
@@ -367,10 +368,12 @@ def test_a_simple_value_never_leads_out_of_a_folder(template: str, value: str):
     ],
 )
 @pytest.mark.parametrize(
-    "template", ["a:{+x}", "a:b{?x}", "a:b?c{&x}", "a:b{#x}", "a:{+x*}", "a:b{?x*}"]
+    "template", ["a:{+x}", "a:b{?x}", "a:b?c{&x}", "a:b{#x}", "a:b{#x*}", "a:{+x*}", "a:b{?x*}"]
 )
 def test_nor_does_a_reserved_one(template: str, value: str):
     uri = template.replace("{+x}", value).replace("{+x*}", value).replace("{#x}", f"#{value}")
+    # Each item of a list is a value of its own.
+    uri = uri.replace("{#x*}", f"#c,{value}")
     uri = (
         uri.replace("{?x}", f"?x={value}")
         .replace("{?x*}", f"?x={value}")
@@ -389,6 +392,7 @@ def test_dots_that_lead_nowhere_are_allowed(value: str):
 
 def test_values_are_decoded_once():
     assert UriTemplate("a:{x}").match("a:%252e%252e%252f") == {"x": "%2e%2e%2f"}
+    assert UriTemplate("a:b{#x*}").match("a:b#1%2C2,3") == {"x": ["1,2", "3"]}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ The RFC defines how templates are expanded, but not how they are matched. The ru
     {+x}                  the same, and reserved characters; without `?` and `#` if the template has
                           a query or a fragment
     {#x}                  the same, or absent
-    {x*} {+x*} {.x*}      a list of at least one item; {/x*} may be absent
+    {x*} {+x*} {.x*}      a list of at least one item; {/x*} and {#x*} may be absent
     {?a,b} {&a} {;a}      name=value pairs in any order, each at most once or absent
     {?x*} {&x*} {;x*}     a list of the values of all pairs with the name x. If there is no such
                           pair, the last such variable is a dict of all pairs that belong to no
@@ -366,8 +366,8 @@ def _compile_pattern(parts: Sequence[str | Expression]) -> list[_Literal | _Run]
     has_query = any(map(_begins_query, parts))
     in_path = WITH_RESERVED - {"?", "#"} if has_query else WITH_RESERVED
     pattern: list[_Literal | _Run] = []
-    # The operator of the query or fragment that has begun; "" before. Text after a query could also
-    # be a part of the query's last value, unless the text begins with `&` or `#`.
+    # The operator of the query or fragment that has begun; "" if none has. Text after a query could
+    # also be a part of the query's last value, unless the text begins with `&` or `#`.
     query = ""
     for part in parts:
         if isinstance(part, str):
@@ -493,10 +493,13 @@ def _make_fragment_reader(variables: tuple[Variable, ...]) -> ReadValues:
         items = text.rsplit(",", len(variables) - 1)
         values: Values = {}
         for variable, item in zip(variables, items, strict=False):
-            value = _decode(item, allow_slashes=True)
-            if not value:
+            # Split a list before it is decoded, so that each of its items is checked.
+            parts = item.split(",") if variable.star else [item]
+            decoded = [value for part in parts if (value := _decode(part, allow_slashes=True))]
+            # A missing value is not allowed, or is empty.
+            if len(decoded) < len(parts):
                 return None
-            values[variable.name] = value.split(",") if variable.star else value
+            values[variable.name] = decoded if variable.star else decoded[0]
         return values if len(items) == len(variables) else None
 
     return read
