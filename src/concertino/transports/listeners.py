@@ -143,7 +143,7 @@ def listen_unix(path: str | os.PathLike[str]) -> Listener:
     name = unix_name(path)
     # Use an absolute path for remove(), because a tool may change the working directory.
     absolute = os.path.join(os.getcwd(), name.removeprefix("./"))
-    with _folder_lock(os.path.dirname(absolute), name):
+    with _directory_lock(os.path.dirname(absolute), name):
         _remove_stale(name)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         is_bound = False
@@ -218,21 +218,20 @@ def _remove_stale(name: str) -> None:
 
 
 @contextmanager
-def _folder_lock(folder: str, name: str) -> Generator[None]:
+def _directory_lock(directory: str, name: str) -> Generator[None]:
     """Lock a directory against other concertino processes, while a socket in it is replaced.
 
     The directory itself is locked, so no lock file remains.
-    folder: the directory.
     name: the socket, for errors.
     """
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:
         # The directory is not readable, but may be writable. Continue without a lock.
         yield
         return
     except OSError as exc:
-        text = f"unix:{name}: the folder {folder}: {os.strerror(exc.errno or 0)}"
+        text = f"unix:{name}: the folder {directory}: {os.strerror(exc.errno or 0)}"
         raise OSError(exc.errno, text) from None
 
     deadline = time.monotonic() + LOCK_TIMEOUT_S
@@ -244,7 +243,7 @@ def _folder_lock(folder: str, name: str) -> Generator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise OSError(
-                        errno.EBUSY, f"unix:{name}: another process holds a lock on {folder}"
+                        errno.EBUSY, f"unix:{name}: another process holds a lock on {directory}"
                     ) from None
                 time.sleep(LOCK_RETRY_S)
             except OSError:

@@ -18,7 +18,7 @@ __all__ = ["MemoryConnection", "memory_pair"]
 
 # At most this many frames are delivered in one loop iteration. One read of a pipe contains about as
 # many short frames.
-MAX_BATCH = 256
+MAX_FRAMES = 256
 
 
 def memory_pair() -> tuple[MemoryConnection, MemoryConnection]:
@@ -97,15 +97,15 @@ class MemoryConnection:
             self._loop.call_soon(self._deliver)
 
     def _deliver(self) -> None:
-        """Deliver up to MAX_BATCH frames to the receiver, and the end of input after the last."""
+        """Deliver up to MAX_FRAMES frames to the receiver, and the end of input after the last."""
         self._scheduled = False
         receiver = self._receiver
         if receiver is None or self._paused or self._closed:
             return
 
         if self._inbox:
-            batch, self._inbox = self._inbox[:MAX_BATCH], self._inbox[MAX_BATCH:]
-            receiver.on_frames(batch)
+            frames, self._inbox = self._inbox[:MAX_FRAMES], self._inbox[MAX_FRAMES:]
+            receiver.on_frames(frames)
             self.other._on_delivery()
             self._schedule_delivery()
 

@@ -27,7 +27,8 @@ class ExitWatch:
     on_exit: called once, on the event loop, when the child has ended.
 
     Attributes:
-    status: the exit code, or minus the signal that has ended the child; None while it runs.
+    status: the exit code, or minus the number of the signal that has ended the child; None while it
+        runs.
     ended: an event that is set together with `status`.
     """
 

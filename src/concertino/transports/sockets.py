@@ -203,12 +203,12 @@ def credentials(sock: socket.socket) -> tuple[int | None, int]:
     return pid, uid.value
 
 
-def is_trusted(uid: int, own: int) -> bool:
-    """Return whether a process of the user `uid` may use a server of the user `own`.
+def is_trusted(uid: int, own_uid: int) -> bool:
+    """Return whether a process of the user `uid` may use a server of the user `own_uid`.
 
     Processes of the same user and of root may use it.
     """
-    return uid in (own, 0)
+    return uid in (own_uid, 0)
 
 
 def configure_socket(sock: socket.socket) -> dict[str, object]:

@@ -87,13 +87,13 @@ class TracedConnection:
 
     # Receiver
 
-    def on_frames(self, batch: Sequence[bytes]) -> None:
-        for frame in batch:
+    def on_frames(self, frames: Sequence[bytes]) -> None:
+        for frame in frames:
             if frame == self._deferred_line:
                 self._deferred_line = None
             else:
                 self._show_frame("<-", frame)
-        self._receiver.on_frames(batch)
+        self._receiver.on_frames(frames)
 
     def on_frame_too_long(self, size: int) -> None:
         self._show("<-", f"({size} bytes or more, over the limit)")
