@@ -772,6 +772,16 @@ def test_an_unknown_setting_gives_the_default_and_one_warning(
     ]
 
 
+def test_an_unknown_variable_that_an_argument_has_replaced_is_named_by_a_later_call(
+    pipe: Pipe, configure_logs: Configure
+) -> None:
+    environment = {"LOG_LEVEL": "loud"}
+    configure_logs(level="info", environment=environment)
+    configure_logs(environment=environment)
+    configure_logs(environment=environment)
+    assert read(pipe[0]).count(b"LOG_LEVEL: expected debug") == 1
+
+
 def test_an_unknown_argument_is_refused(configure_logs: Configure) -> None:
     with pytest.raises(ValueError, match="format: expected line, json or trace, got 'xml'"):
         configure_logs(format="xml")

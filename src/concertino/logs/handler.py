@@ -79,12 +79,13 @@ def configure(
     level_name = _choose("level", level, "LOG_LEVEL", environment, LEVELS, "info", problems)
 
     root = logging.getLogger(_ROOT)
+    # The problems that earlier calls have logged.
+    known: frozenset[str] = frozenset()
     for earlier in [handler for handler in root.handlers if isinstance(handler, StderrHandler)]:
         root.removeHandler(earlier)
         earlier.close()
         writer = writer or earlier.writer
-        # The earlier call has logged these problems already.
-        problems.clear()
+        known |= earlier.problems
 
     handler = StderrHandler(
         writer or BoundedWriter(), format_name, component, rate=rate, burst=burst, clock=clock
@@ -93,7 +94,9 @@ def configure(
     root.setLevel(LEVELS[level_name])
     root.propagate = False
     for problem in problems:
-        root.warning("%s", problem)
+        if problem not in known:
+            root.warning("%s", problem)
+    handler.problems = known.union(problems)
     return handler
 
 
@@ -149,7 +152,12 @@ class StderrHandler(logging.Handler):
     rate: how many records are written per second in the long run.
     burst: how many records may be written at once after a quiet time.
     clock: returns the time of a monotonic clock, in seconds.
+
+    Attribute:
+    problems: the warnings about variables that configure() has logged.
     """
+
+    problems: frozenset[str] = frozenset()
 
     def __init__(
         self,
