@@ -119,12 +119,12 @@ class SupportsClientNotifications(Protocol):
         method: str,
         params: Mapping[str, Raw],
     ) -> None:
-        """Handle a notification that the session (protocol/session.py) does not handle itself.
+        """Handle a client's notification that concertino does not handle itself.
 
         Only clients of revisions before MCP 2026-07-28 send such notifications. `initialized` and
         `cancelled` never reach this method. It is called on the event loop, and must not block.
-        session: the connection on which the notification has arrived. All calls of this connection
-            have the same object as `context.caller.session`.
+        session: the client's session. All calls of this client have the same object as
+            `context.caller.session`.
         method: the method of the notification.
         params: the params of the notification: name -> undecoded value.
         """

@@ -184,8 +184,9 @@ class ServerUnderTest(Struct):
 
 
 def find_tools(listed: Sequence[Message]) -> dict[str, CheckTool]:
-    """Return the tools of a server that cases can call, by their names in the cases.
+    """Return the tools that the test cases need, as far as the server has them.
 
+    Returns a key of TOOLS, the name that the cases use -> the server's tool.
     listed: the tools in the response to tools/list.
     """
     tools: dict[str, CheckTool] = {}

@@ -131,9 +131,9 @@ def failure_of(error: BaseException) -> CallFailure:
 
 
 def failure_of_result(call: Call, result: Any) -> CallFailure | None:
-    """Return the failure of a call that has returned a result; None if the call has succeeded.
+    """Return the failure that the result of a call reports; None if it reports none.
 
-    Only the result of a tool can be a failure: a result with isError, with the kind `tool_error`.
+    Only the result of a tool with isError is a failure. Its kind is `tool_error`.
     result: the result of the backend, as a Struct or as JSON.
     """
     if call.method != "tools/call":

@@ -100,8 +100,8 @@ class Metrics(BackendWrapper):
     def argument_check(self, method: str, name: str) -> CheckArguments | None:
         """Return the inner backend's function that checks the arguments of one tool or prompt.
 
-        For invalid arguments, the function raises ArgumentsRefused if the response to the call is a
-        result, and RpcError if the response is an error.
+        For invalid arguments, the function raises ArgumentsRefused, which has a result with
+        isError, or RpcError, by the way in which the backend refuses them.
         method, name: for example "tools/call" and the name of the tool.
         Returns None if only the inner backend's handle() can check them.
         """

@@ -64,8 +64,8 @@ _log = logging.getLogger("concertino.http_client")
 # How many times a request may be sent in total: once, and again after redirects, refusals and
 # pauses.
 MAX_TRIES = 4
-# If at most two exchanges are open, of one request and of the session's stream, no message but the
-# response to this request is expected soon.
+# One request and the session's stream. While no more exchanges are open, the next message is
+# probably the last of this iteration of the event loop, so it is delivered at once.
 EXCHANGES_OF_ONE_REQUEST = 2
 # The longest pause that a server can demand before the stream of the session is opened, in seconds.
 # No call waits for this stream.
@@ -139,7 +139,7 @@ class StreamableHttpConnection:
         waiting: list[tuple[bytes, Envelope]] = []
         fallback = self._session.fallback
         if fallback is not None and not fallback.path:
-            # A server of 2024-11-05 has not named the URL for messages yet.
+            # Wait until the server, one of 2024-11-05, has named the URL for messages.
             return
         while self._queue:
             frame, message = self._queue.popleft()
@@ -371,8 +371,8 @@ class StreamableHttpConnection:
             return
         if head.status == 404 and self._means_session_end(exchange):
             self._exchanges.discard(exchange)
-            # Only for a POST: before a stream is resumed, the server has accepted the request, and
-            # may have executed it.
+            # Only a POST is known to be refused. If a stream is resumed, the server has accepted
+            # the request earlier, and may have executed it.
             if exchange.kind == "post" and exchange.id is not None:
                 self._session.refused = frozenset((exchange.id,))
             self._report_session_end("the server has ended the session")
@@ -390,8 +390,8 @@ class StreamableHttpConnection:
     def _means_session_end(self, exchange: ClientExchange) -> bool:
         """Return whether the status 404 for an exchange means that its session has ended.
 
-        A server without a stream for its own messages may also answer 404 to the first GET for this
-        stream, which has received no events before.
+        For the GET of the server's own messages, it means this only if the stream has had events.
+        Otherwise the server may have no such stream.
         """
         has_stream = exchange.kind != "listen" or exchange.events is not None
         return bool(self._encoder.session_id) and exchange.kind != "delete" and has_stream
@@ -418,9 +418,9 @@ class StreamableHttpConnection:
         elif exchange.kind == "sse":
             self._end_fallback(exchange, str(failure))
         elif exchange.kind == "listen":
-            # Try again after the loss of the stream, and after a failure that may pass: the next
-            # call may renew a token that is refused. Another refusal says that the server has no
-            # such stream.
+            # Try again after the loss of the stream and after a temporary failure. A refused token
+            # is temporary, too: the next call may renew it. Another refusal says that the server
+            # has no such stream.
             is_expired = failure.status == 401 and self._sender.has_credentials
             if is_expired or is_temporary(failure):
                 self._listen_again(exchange, failure)

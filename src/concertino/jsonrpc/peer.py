@@ -474,10 +474,10 @@ class Peer(Generic[R]):
     # Our notifications and requests
 
     def on_drain(self, buffered_bytes: int) -> None:
-        """Send frames that were kept back. Called when the other side has read some output.
+        """Send frames that were kept back, because the other side has read some output.
 
-        Sends waiting responses first, as far as the limits allow. Then sends notifications, until
-        high_water_bytes are buffered again.
+        Sends waiting responses first, until one exceeds a limit of UnreadResults. Then sends
+        notifications, until high_water_bytes are buffered again.
         buffered_bytes: how many bytes the transport still buffers.
         """
         self.buffered_bytes = buffered_bytes

@@ -573,9 +573,11 @@ class UnreadResults:
         return f"{limit / 2**20:g} MiB are unread"
 
     def close(self, running: Iterable[IncomingRequest]) -> None:
-        """Subtract everything that is counted for this connection from the budget.
+        """Give back to the ProcessBudget what this connection has taken from it.
 
-        running: the requests that have got no response.
+        That is the size of its unread output and of its waiting responses, and the expected size of
+        the results of calls in progress.
+        running: the calls in progress.
         """
         for incoming in running:
             self.on_end(incoming)

@@ -38,9 +38,8 @@ OUR_FORMAT = re.compile(
 class PluginOutput(StderrLines):
     """Reads and logs the output of a plugin's process. Create it on an event loop.
 
-    For stderr, the code that reads it calls this object with each chunk. For stdout, this object is
-    the Receiver of a connection, which calls the on_... methods. Lines of both are logged in the
-    same way.
+    The reader of stderr calls this object with each chunk. The connection to stdout calls the
+    on_... methods, because this object is its Receiver. Lines of both are logged in the same way.
 
     log: the logger for the plugin's lines.
     address: the address at which the plugin must listen; empty if the plugin chooses a port.

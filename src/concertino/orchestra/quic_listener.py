@@ -233,8 +233,8 @@ class _QuicRpcServer(QuicServer):
         now = asyncio.get_running_loop().time()
         if len(self.half_open) >= MAX_UNPROVEN:
             self._retry_until = now + RETRY_S
-        # A packet with a token answers a Retry packet. If its token were not checked because there
-        # are fewer handshakes now, the handshake would fail.
+        # Also check the token of a client that got its Retry packet when there were more
+        # handshakes. Its handshake would fail otherwise.
         is_retry = now < self._retry_until or _has_token(data)
         # While this attribute is set, aioquic's server answers new clients with Retry packets, and
         # checks tokens.
@@ -374,7 +374,8 @@ class _QuicServerConnection(QuicRpcConnection):
 
     def _on_reset(self, stream: int) -> None:
         # End this side's direction of the stream as well, unless the last response has ended it
-        # already. A stream that is not in _receiving was reset before any data arrived on it.
+        # already. A stream that is not in _receiving was reset before any data arrived on it,
+        # because aioquic reports no reset after the end of a stream.
         if stream in self._open or stream not in self._receiving:
             self._quic.reset_stream(stream, CANCELLED)
             self._transmit_soon()

@@ -21,7 +21,7 @@ from concertino.yaml_core import YamlNode, is_null
 
 __all__ = ["InvalidPluginsFile", "YamlMembers", "YamlValue"]
 
-# Like the Go implementation, accept the words of YAML 1.1 where a boolean is expected.
+# Like Orchestra's Go implementation, accept the words of YAML 1.1 where a boolean is expected.
 _BOOLS = {
     **dict.fromkeys(("true", "yes", "on", "y"), True),
     **dict.fromkeys(("false", "no", "off", "n"), False),
@@ -85,9 +85,10 @@ class YamlValue(Struct, frozen=True):
         return YamlValue(node, label, self.file)
 
     def members(self, known: Sequence[str]) -> YamlMembers:
-        """Return the keys and values of a mapping as YamlMembers.
+        """Return the keys and values of this mapping as YamlMembers.
 
-        known: the names that keys may have. Any other key is an error.
+        known: the names that keys may have.
+        Raises InvalidPluginsFile for any other key, and if this value is not a mapping.
         """
         values: dict[str, YamlValue] = {}
         for key, value in self.pairs():
@@ -126,7 +127,7 @@ class YamlValue(Struct, frozen=True):
         ]
 
     def text(self) -> str:
-        """Return any scalar as a string: `port: 8080` gives "8080", as in the Go implementation.
+        """Return any scalar as a string: `port: 8080` gives "8080", as in Orchestra's Go hub.
 
         A missing value (null) and an empty string are errors.
         """
@@ -150,7 +151,7 @@ class YamlValue(Struct, frozen=True):
         return {key.text(): value._text_or_empty() for key, value in self.pairs()}
 
     def _text_or_empty(self) -> str:
-        """Return the text, as text() does, but accept an empty value, too."""
+        """Return the text, as text() does; "" for a value such as `KEY:` or `KEY: ""`."""
         is_empty = self.node.kind == "scalar" and not self.node.value
         return "" if is_empty else self.text()
 

@@ -145,9 +145,10 @@ def visible_texts(
 
 
 def value_text(text: str) -> MemberText:
-    """Return the MemberText of a value that may contain secrets.
+    """Return the text of a value that may contain secrets, and what users may see of it.
 
-    Its `visible` has only the `${...}` references in the value.
+    They may see its `${...}` references, and all of a value such as `secret:NAME`.
+    text: the value, as in the server file.
     """
     # A value such as `secret:NAME` says where a secret is stored, and does not contain it, so all
     # of it may be shown.

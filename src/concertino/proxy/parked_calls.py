@@ -1,8 +1,8 @@
-"""ParkedCalls: calls to servers of older revisions that wait for a client of 2026-07-28.
+"""ParkedCalls: holds calls that wait for a client's answer to a question of the server.
 
-When such a server asks something during a call, the client gets the question in an `input_required`
-result. The call is then *parked*: it goes on at the server, but no request of the client waits for
-it, until the client sends the request again with its answer.
+When a server of an older revision asks something during a call, a client of 2026-07-28 gets the
+question in an `input_required` result. The call is then *parked*: it goes on at the server, but no
+request of the client waits for it, until the client sends the request again with its answer.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ async def await_result_or_questions(
         if await call.wait_for_result_or_question():
             return _take_result(name, call)
     except ConcertinoError as exc:
-        # Without a revision, the code of the server's error is translated for the client, because
-        # the two speak different revisions.
+        # No revision is passed, so to_rpc_error() translates the code of the server's error:
+        # server and client speak different revisions.
         raise to_rpc_error(name, exc) from None
     handle = parked.park(call)
     return make_parked_questions(call.questions, handle)

@@ -81,8 +81,8 @@ class Servers(BackendWrapper):
     cache: stores the features and lists of servers for their next start; None to store none.
 
     Attributes:
-    tools: the file's options for a ToolSearch. This backend does not contain one: whoever serves
-        the backend must wrap it in a ToolSearch.
+    tools: the file's options for a search for tools. `concertino serve` wraps this backend in a
+        ToolSearch if they ask for one; run(Servers(...)) ignores them.
 
     Raises InvalidServerFile, and UnusableState if approvals cannot be read or written.
     """

@@ -67,7 +67,8 @@ def divide(text: Raw, annotation: Any) -> Iterator[bytes]:
 
     text: JSON without spaces between its tokens, as msgspec writes it.
     annotation: the type of the whole, as msgspec decodes it.
-    Raises ValueError, and other exceptions, for some texts that do not conform.
+    May raise any exception for a text that does not conform. Then check the whole text, which gives
+    the error to report.
     """
     return _divide(text, inspect.type_info(annotation), b"", b"")
 
@@ -103,6 +104,7 @@ def _divide_items(text: Raw, kind: inspect.Type, before: bytes, after: bytes) ->
     while start < len(values):
         stop = max(start + 1, bisect_right(ends, size + LARGE_JSON))
         if stop == start + 1:
+            # A single value may be too large for a part, so divide it.
             name = _encode_name(names[start]) if names else b""
             yield from _divide(values[start], kind, before + name, after)
         else:
@@ -167,7 +169,7 @@ def _members(text: Raw, kind: inspect.Type) -> list[Member] | None:
     chosen = _choose(text, kind)
     if isinstance(chosen, inspect.TupleType):
         items = json.decode(text, type=list[Raw])
-        # zip() raises ValueError for a tuple of the wrong length. The caller then checks the whole.
+        # zip() raises ValueError for a tuple of the wrong length.
         return [Member(b"", *pair) for pair in zip(items, chosen.item_types, strict=True)]
     if not isinstance(chosen, _CLASSES) or _checks_objects(chosen.cls):
         return None
@@ -179,9 +181,10 @@ def _members(text: Raw, kind: inspect.Type) -> list[Member] | None:
 
 
 def _choose(text: Raw, kind: inspect.Type) -> inspect.Type | None:
-    """Return the type of a list or object: `kind`, or the member of it that fits if it is a union.
+    """Return the type by which a list or object is divided.
 
-    Returns None if several members fit and no tag decides, and for all other values.
+    This is `kind`, or the alternative that fits if `kind` is a union. Returns None if several
+    alternatives fit and no tag decides, and for all other values.
     """
     while isinstance(kind, inspect.Metadata):
         kind = kind.type
@@ -191,16 +194,16 @@ def _choose(text: Raw, kind: inspect.Type) -> inspect.Type | None:
         possible = _ARRAYS
     elif opening == b"{":
         possible = _OBJECTS
-    members = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
-    found = [member for member in members if isinstance(member, possible)]
+    alternatives = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+    found = [item for item in alternatives if isinstance(item, possible)]
     if len(found) > 1 and opening == b"{":
         values = json.decode(text, type=dict[str, Raw])
         found = [
-            member
-            for member in found
-            if isinstance(member, inspect.StructType)
-            and member.tag_field in values
-            and json.decode(values[member.tag_field]) == member.tag
+            item
+            for item in found
+            if isinstance(item, inspect.StructType)
+            and item.tag_field in values
+            and json.decode(values[item.tag_field]) == item.tag
         ]
     return found[0] if len(found) == 1 else None
 

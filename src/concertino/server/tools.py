@@ -101,7 +101,8 @@ class Tools(Registry[RegisteredTool]):
     hints: how long clients may cache the list.
     argument_errors: the response to a call with invalid arguments: "result" for a tool result with
         isError, "protocol" for the JSON-RPC error -32602.
-    switches: the last call of enable() or disable() for each tag.
+    switches: which tags are enabled or disabled; shared with the prompts and resources of the
+        server.
     in_thread: in_thread(function) calls a function in a thread, and returns an awaitable of its
         result.
     log: the server's logger.
@@ -238,8 +239,7 @@ class Tools(Registry[RegisteredTool]):
                 from concertino.runtime.result_turns import convert_in_turn
 
                 return await convert_in_turn(value, tool.shaper)
-            # encode() leaves out the check of a large result, which finish_conversion() does in
-            # parts; shape() does both.
+            # encode() checks small results only. finish_conversion() checks a large one in parts.
             result = tool.shaper.encode(value)
             content = result.structured_content
             if type(content) is Raw and len(content) >= LARGE_CONTENT:
@@ -250,7 +250,7 @@ class Tools(Registry[RegisteredTool]):
         except InvalidArguments as exc:
             from concertino.backend.call_hooks import record_refused_arguments
 
-            # Tells the guards around the whole server not to count this call against a rate limit.
+            # Guards around the whole server must not count this call against a rate limit.
             record_refused_arguments()
             return self._refuse_call(call, exc)
         except NotAwaited as exc:
@@ -263,7 +263,8 @@ class Tools(Registry[RegisteredTool]):
             self._log.error("tool %s failed: %s%s", tool.tool.name, exc, where)
             return tool_error_result(exc)
         except BaseException as exc:
-            # BaseException includes SystemExit and GeneratorExit: no tool may end the server.
+            # A cancelled call ends with its exception. Any other exception, even SystemExit or
+            # GeneratorExit, becomes a result, because no tool may end the server.
             if context.cancelled:
                 raise
             return self._report_failure(tool, exc)
