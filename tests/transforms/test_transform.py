@@ -424,6 +424,20 @@ async def test_arguments_of_a_schema_that_is_only_a_reference(refers_to_itself: 
     }
 
 
+@pytest.mark.parametrize(
+    "reference",
+    [b'"$defs": null', b'"$ref": null', b'"$ref": "#/$defs/A", "$defs": {"A": 1}', b'"$ref": "A"'],
+)
+@on_a_loop
+async def test_a_hidden_argument_is_hidden_beside_a_reference_to_nothing(reference: bytes) -> None:
+    schema = b'{"properties": {"token": {}, "a": {}}, %b}' % reference
+    page = Raw(b'{"tools": [{"name": "t", "inputSchema": %b}]}' % schema)
+    server = Part({"tools/list": page}, tools=True)
+    change = ToolChange(arguments={"token": ArgumentChange(value=1)})
+    [tool] = await tools_of(Transform(server, tools={"t": change}))
+    assert tool["inputSchema"]["properties"] == {"a": {}}
+
+
 def test_the_time_for_a_failure_does_not_grow_with_the_square_of_its_length() -> None:
     from concertino.transforms.changed_tool import ChangedTool
 

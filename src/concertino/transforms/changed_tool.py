@@ -336,15 +336,17 @@ def _decode_schema(schema: Raw) -> dict[str, Raw]:
     Raises the exceptions in DECODE_ERRORS if the schema is not an object.
     """
     members = _decode_members(schema)
-    pointer = decode(members.get("$ref", b'""'), type=str)
-    definitions = _decode_members(members.get("$defs", b"{}"))
+    try:
+        pointer = decode(members["$ref"], type=str)
+        definitions = _decode_members(members["$defs"])
+        definition = _decode_members(definitions.pop(pointer.removeprefix(DEFINITIONS)))
+    except (KeyError, *DECODE_ERRORS):
+        # There is no reference to a definition. Hide the arguments nevertheless.
+        return members
     if not pointer.startswith(DEFINITIONS):
         return members
-    definition = definitions.pop(pointer.removeprefix(DEFINITIONS), None)
-    if definition is None:
-        return members
     del members["$ref"]
-    members = {**_decode_members(definition), **members}
+    members = {**definition, **members}
     # Encode it again, because the server may have written the same pointer with escapes.
     others = encode(decode(encode({**members, "$defs": definitions})))
     if encode(pointer) not in others:
