@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from concertino.backend import Host
 from concertino.client import ServerParameters
 from concertino.proxy import Proxy
 from concertino.proxy.manifest_cache import ManifestCache
+from concertino.proxy.manifests import make_manifests
 from concertino.proxy.proxy import SHUTDOWN
 from concertino.transports.memory import memory_pair
 
@@ -333,3 +334,27 @@ async def test_users_do_not_see_the_lists_of_each_other(tmp_path: Path) -> None:
         await until(lambda: len(list((tmp_path / "cache").glob("*.json"))) == 2)
         await ours.close(1)
         await served.closed
+
+
+@on_a_loop
+async def test_no_list_is_read_after_the_end_even_if_it_changes_during_the_end(
+    tmp_path: Path,
+) -> None:
+    class Silent:
+        protocol_version, server_info, instructions = LEGACY, None, None
+        capabilities: Mapping[str, Any] = {"tools": {}}
+
+        async def request(self, *_: Any, **_options: Any) -> None:
+            await asyncio.Event().wait()
+
+    # Any: of a Client, only what read_manifest() needs.
+    client: Any = Silent()
+    manifests = make_manifests("mute", ["mute"], "auto", ManifestCache(tmp_path), lazy=False)
+    assert manifests is not None
+    before = asyncio.all_tasks()
+    manifests.learn(client, b"")
+    closing = asyncio.create_task(manifests.close())
+    await asyncio.sleep(0)
+    manifests.learn(client, b"")
+    await closing
+    assert asyncio.all_tasks() == before

@@ -143,7 +143,8 @@ class Manifests:
 
         Call this before the server ends.
         """
-        tasks = list(self._learning.values())
+        # The values show tasks too that learn() starts while this method waits.
+        tasks = self._learning.values()
         if tasks:
             await asyncio.wait(tasks, timeout=END_S)
         for task in tasks:
