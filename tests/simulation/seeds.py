@@ -12,9 +12,10 @@ import argparse
 import gc
 import multiprocessing
 import os
+import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from simulation.interleavings import run_all
@@ -138,6 +139,19 @@ def attempt(seed: int, run_seed: Callable[[int], Sequence[str]] = run) -> Sequen
         return run_seed(seed)
     except Exception as why:
         return [f"raised out of the loop: {why!r}"]
+
+
+def find_violations(
+    run_seed: Callable[[int], Sequence[str]], seeds: Iterable[int]
+) -> Sequence[str]:
+    """Return what the first seed that fails with a fault put in violates; empty if none fails.
+
+    Raises AssertionError if the fault itself raises, as it does when what it replaces has another
+    name or takes other arguments now.
+    """
+    found = next(filter(None, map(run_seed, seeds)), ())
+    assert not re.search("(Attribute|Name|Type)Error", str(found)), found
+    return found
 
 
 def read_failed_seeds() -> list[int]:

@@ -17,7 +17,9 @@ from concertino.nats.connection import NatsConnection
 from concertino.orchestra import nats_link, nats_pieces, nats_worker
 from concertino.orchestra.nats_link import NatsLink
 from concertino.orchestra.nats_pieces import IncomingPieces
+from concertino.orchestra.worker_places import WorkerPlaces
 from simulation.nats_world import NatsWorld, make_nats_setting, run_nats
+from simulation.seeds import find_violations
 
 pytestmark = pytest.mark.no_cover
 # `scripts/soak simulation --nats` runs 10,000.
@@ -193,11 +195,11 @@ def _pieces_of_killed_callers_are_kept() -> Any:
 
 
 def _cancellations_are_not_sent() -> Any:
-    return patch.object(NatsLink, "_send_cancel", lambda self, key: self._forget(key))
+    return patch.object(NatsLink, "_send_cancel", lambda self, key, *_: self._forget(key))
 
 
 def _the_limit_of_requests_does_not_hold() -> Any:
-    return patch.object(_Worker, "_refusal", lambda self, left_s, size: "")
+    return patch.object(WorkerPlaces, "find_refusal", lambda self, caller, size: "")
 
 
 def _the_end_of_a_connection_that_opens_goes_unnoticed() -> Any:
@@ -275,5 +277,4 @@ def test_a_fault_put_in_is_found(fault: Callable[[], Any]) -> None:
     with fault():
         # Those first that find faults which are rarely seen.
         seeds = (*ONCE_FAILED, 5588, 12065, 405, 34, 35, 42, 58, 63, 66, *range(3000))
-        found = next((seed for seed in seeds if run_nats(seed)), None)
-    assert found is not None
+        assert find_violations(run_nats, seeds)
