@@ -475,13 +475,13 @@ def print_tokens(shown: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     from msgspec.json import encode
 
     from concertino.token_estimate import estimate
-    from concertino.transforms.tool_search import META_TOOLS
+    from concertino.transforms.tool_search import SEARCH_TOOLS
 
     part = shown[:MODELLED]
     tokens = {
         f"list of {len(shown)} tools": estimate(encode(shown).decode()),
         f"list of {len(part)} tools": estimate(encode(part).decode()),
-        "find_tools and call_tool": estimate(encode(META_TOOLS.tools).decode()),
+        "find_tools and call_tool": estimate(encode(SEARCH_TOOLS.tools).decode()),
     }
     print()
     for label, count in tokens.items():

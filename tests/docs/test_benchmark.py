@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -33,6 +34,13 @@ def texts(kind: str) -> list[str]:
 
 def number(text: str) -> float:
     return float(text.replace(",", ""))
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "bench").glob("*.py")), ids=lambda file: file.stem)
+def test_a_program_imports_what_exists(file: Path) -> None:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("concertino."):
+            exec(ast.unparse(node))
 
 
 def test_the_files_are_those_of_the_data() -> None:
