@@ -96,8 +96,7 @@ class LazyDescription:
 
     Assign an object of this class to the name of the method in the class body. When help(), inspect
     or other code reads the method from the class, this object calls `describe` and then puts the
-    function in its own place in the class. A call of the method on an instance only calls the
-    function.
+    function in its own place in the class. Calling the method does not complete the description.
 
     function: the method.
     describe: completes the signature and docstring of the function that it is called with.
@@ -118,8 +117,8 @@ class LazyDescription:
         # Imported here because this module imports as little as possible.
         from types import MethodType
 
-        # `self` and not the function: help() of the bound method then reads the attributes of this
-        # object, and so completes the description.
+        # Bind `self`, not the function, so that help() of the bound method reads the attributes of
+        # this object. Reading them completes the description.
         return MethodType(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,6 @@
 """LazyCredentials: Credentials for a server that perhaps needs no authorization.
 
-Most servers need none. OAuthCredentials and the rest of this package take long to import. So they
-are only imported when the server refuses a request, or when settings or stored logins exist.
+Most servers need none, and OAuthCredentials and the rest of this package take long to import.
 """
 
 from __future__ import annotations
@@ -22,8 +21,10 @@ __all__ = ["LazyCredentials"]
 class LazyCredentials:
     """Provides the header Authorization for one server, with OAuth if the server requires it.
 
-    Implements Credentials (http_client/credentials.py), which describes the methods. At the first
-    need it makes an OAuthCredentials, and from then on passes all calls on to that object.
+    Implements Credentials (http_client/credentials.py), which describes the methods. Passes the
+    calls on to an OAuthCredentials, which the constructor makes if `settings` is given or the user
+    has ever stored a login. Otherwise prepare() or on_refusal() makes it; until then header()
+    returns "".
 
     server: the URL of the MCP server.
     settings: how to log in; None to use only logins that `concertino login` has stored.

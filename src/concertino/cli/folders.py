@@ -15,6 +15,7 @@ from msgspec import Struct
 from concertino.backend.interface import Backend
 from concertino.errors import RegistrationError, TargetError
 
+# Also the default of Library. It does not change, because clients may have stored such URIs.
 DEFAULT_SCHEME = "orchestr8"
 # The default version of Server and Library.
 NO_VERSION = "0.0.0"
@@ -30,7 +31,7 @@ class LibraryOptions(Struct, frozen=True):
     resources, prompts: the folders of the library's Markdown files; None if no option names one.
     scheme: the scheme of the resources' URIs; None for the default.
     name, version: the name and version of the server that clients see; None for the defaults. If
-        `serve` joins several targets, this is the joined server.
+        `serve` joins several targets, they are those of the joined server, not of the library.
     """
 
     resources: str | None = None

@@ -172,8 +172,8 @@ def is_missing(program: str, path: str) -> bool:
 def check_program(args: Namespace, server: Sequence[str]) -> None:
     """Raise CommandFailure if the server's program is not in PATH, or is not executable.
 
-    If an MCP client has started this command, the client gets the failure, too. For a path without
-    a file, raises nothing: the start of the server fails then.
+    If an MCP client has started this command, the client gets the failure, too. If the program is a
+    path and no such file exists, nothing is raised: the start of the server will fail.
 
     args: the parsed arguments, whose --env and --cwd say where the program is searched.
     server: the words after `--`, a command with its arguments.

@@ -114,8 +114,9 @@ class NotificationDispatcher:
         self._changing: dict[str, bool] = {}
 
     def dispatch(self, method: str, params: Mapping[str, Raw]) -> None:
-        """Call the user's function for a notification. Raises the exceptions of the function.
+        """Call the user's function for a notification. Without one, log messages are logged.
 
+        Raises the function's exceptions, except those of on_list_changed.
         params: the params of the notification: name -> undecoded value.
         """
         handlers = self._handlers

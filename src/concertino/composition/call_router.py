@@ -60,9 +60,10 @@ class CallRouter:
     calls: counts the running calls of each part.
     view_of: called with the name of a part; returns its PartView, which translates names, URIs and
         task ids.
-    report_failure: called with the name of a part, `tasks/list` and an error when this list leaves
-        the part out because of the error.
-    maps_uris: the setting in CompositionRules.
+    report_failure: report_failure(part_name, method, error) is called when the joined list of
+        `tasks/list` leaves out a part that has failed.
+    maps_uris: whether, if two parts list the same URI, clients see it with a prefix for the second
+        part (CompositionRules).
     """
 
     def __init__(
@@ -118,8 +119,8 @@ class CallRouter:
         if (name := call.name) is None:
             raise invalid_params(f"name: expected the name of a {kind}")
         found = self._names.find(name)
-        # Most calls go to a part that has started, by a name that was not shortened. For all other
-        # calls, wait for the part, or look the name up in its list.
+        # Wait if the part has not started. Read the part's list if the name was perhaps shortened
+        # in an earlier run of the program, because find() does not know the whole name then.
         if found is None or not self._starts.serves(found[0]) or not self._names.can_find(name):
             found = await self._resolve_name(name, kind)
         part_name, own_name = found
@@ -203,9 +204,9 @@ class CallRouter:
         replace_uri: returns the same call with another URI.
         Raises RpcError if no part accepts the URI.
         """
-        # If the resources of a part may have changed, the recorded owner may be wrong: then ask
-        # the parts one after the other. With maps_uris, read() has updated the record before, so
-        # that a URI with a prefix is found.
+        # If the resources of a part may have changed, the owner in the directory may be wrong: then
+        # ask the parts one after the other. With maps_uris, read() has refreshed the directory just
+        # before it called this method.
         owner, uri = None, shown
         if not self._directory.has_changed:
             owner, uri = self._directory.owners.find(shown)

@@ -20,7 +20,8 @@ class GuardContext(Struct, eq=False):
     """A Context that can remove secrets from messages, and knows whether the time limit has passed.
 
     inner: the Context of the call. Attributes that this object lacks are looked up in `inner`.
-    is_over: whether the time limit has passed. Deadline sets it. `cancelled` is then True, too.
+    is_over: whether the time limit has passed. Deadline (guards/deadline.py) sets it. `cancelled`
+        is then True, too.
     redacts: whether to remove secrets from progress and log messages.
     """
 

@@ -76,8 +76,10 @@ class Envelope(Struct, frozen=True):
     """The fields of one JSON-RPC message that the HTTP transport reads.
 
     method: the method; None for a response.
-    id: the id; UNSET for a notification. In a batch (decode_messages()), None for a null or
-        malformed id.
+    id: one of these:
+        - the id of a request or response
+        - UNSET if the message has no id, such as a notification
+        - None for a null or malformed id; only in a batch (decode_messages())
     result, error: these fields of a response, as JSON; empty if they are missing.
     """
 
@@ -189,9 +191,9 @@ def decode_envelope(body: bytes) -> Envelope:
 def _read_loosely(body: bytes) -> Envelope:
     """Read a message with fields of wrong types, for which the session will return an error.
 
-    Returns an Envelope with the id None if the id is malformed: in a batch, the session responds to
-    it; decode_envelope() refuses it. Raises Malformed if the method is not a text, or if the body
-    cannot be decoded.
+    If the message's id is malformed, the Envelope's id is None. decode_envelope() then raises
+    Malformed. In a batch, the session answers this message.
+    Raises Malformed if the method is not a text, or if the body cannot be decoded.
     """
     try:
         loose = _decode_loose(body)
@@ -272,7 +274,7 @@ def _diagnose(body: bytes) -> Malformed:
     if code == 0:
         code = PARSE_ERROR if text.startswith("Parse error") else INVALID_REQUEST
     id = None if message.id is UNSET else encode_id(message.id)
-    # A malformed response has the code 0, too. `answered_ids` has the ids of the server's requests.
+    # A malformed notification has the code 0, too, but no answered_ids.
     return Malformed(text, code, id, is_response=message.code == 0 and bool(message.answered_ids))
 
 

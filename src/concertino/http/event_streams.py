@@ -71,7 +71,7 @@ class EventStore:
     def add(self, stream: int, number: int, frame: bytes) -> None:
         """Add an event. The oldest events of the session are removed to make room for it.
 
-        If there is still no room, the event is not kept.
+        The event is not kept if it is too large, or if other sessions have used up the budget.
 
         stream: the number of its stream.
         number: the number of the event in the stream.
@@ -120,8 +120,8 @@ class EventStream:
 
     Attributes:
     exchange: the HTTP response that carries the stream now; None while the client has none open.
-    cancel: set for the stream of a subscription, whose events are not kept: called when the client
-        has closed the HTTP response, to cancel the call. None for other streams.
+    cancel: cancels the subscription of this stream; called when the client has closed the HTTP
+        response. None without a running subscription. While it is set, events are not kept.
     """
 
     def __init__(
@@ -180,8 +180,8 @@ class EventStream:
     def send(self, frame: bytes) -> None:
         """Send a frame (the bytes of a JSON-RPC message) as an event.
 
-        The store keeps the event, within its limits, for a client that resumes the stream. Events
-        of a subscription are not kept.
+        The store keeps the event, within its limits, for a client that resumes the stream. While
+        `cancel` is set, events are not kept.
         """
         self.open()
         self._last += 1
@@ -222,7 +222,7 @@ class EventStream:
             exchange.connection.flush()
 
     def end(self) -> None:
-        """End the current response, without a body if the client does not accept a stream."""
+        """End the current response. It is 204 if the client accepts only JSON and got nothing."""
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             exchange.on_disconnect = None
@@ -231,7 +231,7 @@ class EventStream:
             if exchange.is_stream:
                 exchange.end_stream()
             else:
-                # Such as the response to a request that the client has cancelled.
+                # For example, the client has cancelled its request.
                 exchange.respond(HTTPStatus.NO_CONTENT)
             exchange.connection.flush()
 

@@ -65,9 +65,11 @@ class Relay(asyncio.Protocol):
     a connection to the owner, which carries only this request.
 
     exchange: the request, and the way to respond to the client.
-    connect: called at once, in a task, with this Relay. It connects to the owner with the Relay as
-        the protocol. It raises OSError if the owner cannot be reached, so that the client gets 404
-        and opens another session, and HttpError to refuse the request.
+    connect: connects to the owner, with the Relay as the protocol. The constructor starts
+        connect(relay) in a task. Errors that it may raise:
+        - OSError: the owner cannot be reached. The client gets 404, and opens another session.
+        - HttpError: the client gets this error.
+        - Any other Exception is logged, and the client gets 503.
     """
 
     def __init__(self, exchange: Exchange, connect: Callable[[Relay], Awaitable[None]]) -> None:

@@ -85,11 +85,12 @@ class InvalidMessage(Struct, frozen=True):
 
     code: the error's code; 0 for a frame that must not be answered: a blank line, a malformed
         response, or a notification with malformed params.
-    message: the error's text; "" if the frame need not be logged, such as a blank line.
+    message: the error's text, which is logged, too; "" for a blank line, and for a malformed
+        response with the id null.
     id: the id for the error response; UNSET if the frame has no readable id, or is a response.
-    answered_ids: the ids of our requests that must fail, because the frame seems to be a malformed
-        response to them; empty for other frames. If the code is not 0, the frame may as well be a
-        malformed request, so the error response is sent, too.
+    answered_ids: the ids of our requests to which this frame seems to be the response. The caller
+        fails them, because no other response will come. A batch or a broken line may have several.
+        If `code` is not 0, the frame is perhaps a request instead: also send the error response.
     """
 
     code: int

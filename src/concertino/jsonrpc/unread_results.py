@@ -68,18 +68,17 @@ class ResultDropped(RpcError):
 
 
 class ProcessBudget:
-    """Counts the memory that the unread responses of all connections of a process take.
+    """Counts the bytes of responses that clients have not read, over all connections of a process.
 
-    Make one for a process, and pass it to the Peer of each connection. Everything else is done by
-    their UnreadResults.
+    Make one for a process, and pass it to the Peer of each connection. The peers update it.
 
     limits: the limits of the process.
 
     Attributes:
     limit: how many bytes the unread responses may take (max_unread_bytes_total).
     held: how many bytes the unread responses take now.
-    on_pressure: called with True when `held` exceeds a sixteenth of `limit`, and with False when
-        that is over; may be None.
+    on_pressure: called with True when `held` rises above limit / 16, and with False when it is no
+        longer above; None to call nothing. Set by limit_freed_memory() (runtime/freed_memory.py).
     """
 
     # The other attributes are for UnreadResults and Peer:

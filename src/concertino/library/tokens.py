@@ -22,7 +22,7 @@ from concertino.token_estimate import estimate
 Counter: TypeAlias = Callable[[str], int]
 
 # At most this many characters are counted at once, because the tokenizers refuse more than 200,000
-# tokens.
+# tokens, and a character may take four.
 MAX_PIECE = 50_000
 BETWEEN_WORDS = re.compile("[a-z] [a-z]")
 

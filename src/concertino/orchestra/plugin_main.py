@@ -1,4 +1,4 @@
-"""run(), run_plugin(): run the process of a plugin, from its flags to its orderly end.
+"""run(), run_plugin(): run the process of a plugin, from its flags to its shutdown.
 
     --listen-addr ADDR         where the plugin listens for the hub: unix:PATH, or HOST:PORT for
                                QUIC; localhost:0 by default
@@ -14,7 +14,7 @@ A plugin ends with its hub. A hub of this package passes its process id in CONCE
 the plugin ends when this process ends. A hub of the Go implementation does not set the variable.
 Under such a hub, the plugin ends when it cannot reach the hub and its parent process is gone.
 
-Exit codes: 0 after an orderly end, 1 if the plugin could not start or the hub refused it, 2 for
+Exit codes: 0 after a regular shutdown, 1 if the plugin could not start or the hub refused it, 2 for
 wrong flags.
 Source: the Orchestra plugin protocol, "SDK".
 """
@@ -127,10 +127,10 @@ def manifest_line(plugin: RunnablePlugin) -> str:
 
 
 class _End:
-    """The orderly end of the process.
+    """Starts the shutdown of the process: calls end, and then the on_shutdown functions run.
 
     Attributes:
-    code: a future for the exit code. The orderly end begins when the future gets its result.
+    code: a future for the exit code. The shutdown begins when the future gets its result.
     is_hub_gone: whether the process ends because the hub has ended.
     """
 
@@ -139,24 +139,24 @@ class _End:
         self.is_hub_gone = False
 
     def begin(self, code: int = 0) -> None:
-        """Begin the orderly end, unless it has begun already.
+        """Start the shutdown of the process, and return at once.
 
-        code: the exit code.
+        code: the exit code. Later calls change nothing, not even the exit code.
         """
         if not self.code.done():
             self.code.set_result(code)
 
     def on_signal(self) -> None:
-        """Begin the orderly end at the first SIGTERM or SIGINT, and exit at once at the second."""
+        """Start the shutdown at the first SIGTERM or SIGINT, and exit at once at the second."""
         # When the hub ends, the kernel sends SIGTERM (DIE_WITH_HUB in plugin_run.py), usually after
         # on_hub_end(). This signal must not count as a second one.
         if self.code.done() and not self.is_hub_gone:
-            # The user has asked for this end, so it is no failure.
+            # The user has asked for this exit, so it is no failure.
             os._exit(0)
         self.begin()
 
     def on_hub_end(self) -> None:
-        """Begin the end because the hub's process has ended."""
+        """Start the shutdown because the hub's process has ended."""
         self.is_hub_gone = True
         self.begin()
 

@@ -97,8 +97,8 @@ class Session:
     limits: the limits for the sizes, numbers and rates of messages.
     clock: returns the time in seconds; must not go backwards.
     on_subscriptions_changed: called when subscriptions.uris may have changed.
-    seal: returns the Seal for the `requestState` of calls that ask their client for input; called
-        for each state. None if no call of the session asks its client.
+    seal: returns the Seal, which signs the `requestState` of calls that ask their client for input;
+        called for each state. None if no call of the session asks its client.
     principal: the user of the client; None if the connection does not know the user.
     schedule_flush: called when a notification is kept for later. It must arrange a call of
         peer.on_drain(), which sends such notifications, a moment later.
@@ -249,8 +249,8 @@ class Session:
             incoming.call = Call(method, params, profile.meta)
             if self.lifecycle.state != "ready" and not profile.encoder.revision.modern:
                 self.lifecycle.advance("request")
-            # If the request may not start now, admit() queues it, or answers that this server is
-            # busy.
+            # peer.admit() returns False if it has queued the request, or answered that this server
+            # is busy. Session.admit() later starts queued requests.
             if self.peer.admit(incoming):
                 self.start(incoming)
             return None
@@ -320,18 +320,17 @@ class Session:
         result: Struct | Raw,
         passes: Callable[[str], bool] | None = None,
     ) -> bool:
-        """Send the response to a call. Sends nothing if the call was answered or cancelled before.
+        """Send the response to a request, unless the request was answered or cancelled before.
 
         If the result cannot be encoded, or is too large, an error is sent instead.
 
         result: a result in the form of revision 2026-07-28.
-        passes: None if no guard (a wrapper of the backend) may change the result. Otherwise a
-            function that gets the text of a result and returns whether the guards leave it
-            unchanged; this is CallHooks.accepts_text.
+        passes: passes(text) returns whether the guards, which are wrappers of the backend, would
+            leave a result with this single text unchanged (CallHooks.accepts_text). None if
+            the guards need not see the result, or have seen it.
 
-        Returns False if `passes` is given and the result is not a single text that it accepts.
-        Nothing was sent then: the caller must pass the result through the guards, and call
-        respond() again without `passes`. Returns True in all other cases.
+        Returns False, with nothing sent, if a guard has to see the result first: then pass the
+        result through the guards, and call respond() again without `passes`. Otherwise True.
         Raises InputRequiredSignal if the result is an InputRequired.
         """
         if not incoming.open:
@@ -432,7 +431,7 @@ class Session:
         data: object = None,
         revision: str = "",
     ) -> None:
-        """Send an error response to a call. Sends nothing if it was answered or cancelled before.
+        """Send an error response to a request, unless it was answered or cancelled before.
 
         code, data: as in revision 2026-07-28; the code is translated to the client's revision.
         message: the text of the error.
@@ -461,7 +460,7 @@ class Session:
         done: called once, unless the request is abandoned: with the result as undecoded JSON, or
             with an RpcError, ProtocolError or Disconnected.
         about: the id of the call whose handler asks the client; None if no call does.
-        Raises RpcError if too many requests wait for the client's responses.
+        Raises RpcError if max_questions requests already wait for the client's responses.
         """
         limit = self._limits.max_questions
         if len(self.peer.outgoing) >= limit:

@@ -38,9 +38,9 @@ class ToolPins(Struct, frozen=True):
 
     Tools in `seen` that are not in `approved`, or differ there, are withheld until the user
     approves them. Both fields map the name of a tool to the JSON of its definition.
-    approved: the approved tools; None before the server's first list.
-    seen: the tools in the server's last list; None if all of them are approved, and before the
-        first list.
+
+    approved: the approved tools, at first all tools of the server's first list; None before it.
+    seen: all tools of the server's latest list if some of them are withheld; otherwise None.
     """
 
     approved: Mapping[str, str] | None = None

@@ -62,9 +62,10 @@ class HostCommand(Struct, frozen=True):
     def matches(self, arguments: Sequence[str]) -> bool:
         """Return whether a process runs this command.
 
-        arguments: the command line of the process. It may differ from `words`: an interpreter may
-            precede the program, as with scripts; the program may be in any directory; and `npx` and
-            `uvx` replace their command lines by others.
+        arguments: the command line of the process. It may differ from `words` in these ways:
+            - An interpreter precedes the program, as with scripts.
+            - The program is in another directory.
+            - `npx` and `uvx` replace their command lines by others.
         """
         program, *args = self.words
         name = Path(program).name

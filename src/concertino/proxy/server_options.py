@@ -34,8 +34,9 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     tools: the server's name of a tool -> its changes, such as other texts and arguments.
     prompts_as_tools, resources_as_tools: whether to offer the prompts or resources also by tools
         such as `get_prompt`, for clients that support only tools.
-    rate_limit, max_in_flight, timeout_s, max_result_bytes, redact: limits for the calls of tools,
-        as for a Guard (guards/guard.py). In the file they are in the object `guards`.
+    rate_limit, max_in_flight, timeout_s, max_result_bytes: limits for the calls of tools, as for a
+        Guard (guards/guard.py). In the file they and `redact` are in the object `guards`.
+    redact: whether to remove secrets from everything that is sent to clients.
     isolation: which clients share a process of the server: "principal" for those of one user,
         "session" for none; "auto" to let the Proxy choose between these two.
     shared: True if all clients share one process, even those of different users. An entry with

@@ -44,17 +44,17 @@ class ServerSharing:
     def key_of(self, session: CallerSession | None) -> object:
         """Return the key of a session. Sessions with equal keys share a connection.
 
-        - None if all sessions share one connection.
-        - The session itself if it has a connection of its own.
-        - Otherwise the identity of the user; b"" if the user is not verified.
+        - If all sessions share one connection: None.
+        - If each session has a connection of its own: `session`.
+        - Otherwise: the identity of the user; b"" if the user is not verified or `session` is None.
 
-        session: None for a call that has not come from a client.
+        session: the session of a call; None if the call has not come from a client. All such calls
+            share one connection.
         """
         if not self._can_reopen or self._isolation == "shared":
             return None
         if self._isolation == "session":
             return session
-        # A call without a session is treated like one of an unverified user, such as over stdin.
         return b"" if session is None else session.principal
 
     def principal_of(self, session: CallerSession | None) -> bytes:

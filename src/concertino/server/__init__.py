@@ -1,9 +1,13 @@
 """Server, an MCP server made of Python functions, and the objects that its handlers use.
 
-Read server.py first, which has the public interface, then tools.py, which calls tools,
-tool_registration.py, which makes them from functions, and registry.py, which stores tools, prompts
-and resources by name. The public names of this package are listed below; each is imported on its
-first use.
+Read the modules in this order:
+
+- server.py: the public interface
+- tools.py: calls tools
+- tool_registration.py: makes tools from functions
+- registry.py: stores tools, prompts and resources by name
+
+The public names of this package are listed below; each is imported on its first use.
 """
 
 from __future__ import annotations

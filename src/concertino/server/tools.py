@@ -72,15 +72,15 @@ class RegisteredTool(Struct):
     handler: the function that does the work of the tool.
     is_async: whether `handler` is an `async def`.
     inline: whether `handler` is a `def` that runs on the event loop and not in a thread.
-    bind: converts the JSON arguments of a call to the arguments of `handler`. The second parameter
-        is the context of the call, which is added if `handler` has a parameter for it.
+    bind: bind(json, context) returns the arguments for `handler`: the decoded JSON arguments of a
+        call, and the context of the call if `handler` has a parameter for the context.
     shaper: converts the handler's return values to results.
-    guard: a Backend that handles the calls of this tool: it applies the tool's own limits, such as
-        `rate_limit` and `scopes`, and then calls the handler. None if the tool has no such limits.
+    guard: handles the calls of this tool: it applies the tool's own limits, such as `rate_limit`
+        and `scopes`, and then calls the handler. None if the tool has no such limits.
     is_inactive: whether the tool was removed from the server, or is disabled. No other field
         changes after the registration.
-    param_headers: the arguments that clients repeat in HTTP headers, such as
-        {("user", "region"): "Region"} for the header `Mcp-Param-Region`.
+    param_headers: which HTTP headers repeat arguments. {("user", "region"): "Region"} means that
+        `Mcp-Param-Region` repeats the member `region` of the argument `user`.
     """
 
     tool: Tool

@@ -1,6 +1,6 @@
 """ToolSearch: replaces a long list of tools by find_tools(query) and call_tool(name, arguments).
 
-    searchable = ToolSearch(compose(github=..., notion=...))     # above 10,000 tokens
+    searchable = ToolSearch(compose(github=..., notion=...))  # hides lists above 10,000 tokens
 
 A list of hundreds of tools takes a large part of a model's context in every conversation. The two
 tools never change, so this works even with hosts that read the list only once. A Guard should wrap
@@ -205,9 +205,10 @@ class ToolSearch(BackendWrapper):
     async def _call_search_tool(self, call: Call, context: Context) -> Struct | Raw:
         """Handle a call of find_tools or call_tool."""
         name = call.name
-        # Use the list that was read last, because to read it again in each call would take long. It
-        # may be the list of another user. That matters only if the inner backend has a tool with
-        # the name find_tools or call_tool, and if only one of the two lists is too long.
+        # Use the list that was read last, because to read one in each call would take long. It may
+        # be the list of another user. That matters only if the inner backend has a tool with the
+        # name find_tools or call_tool, and if one user's list exceeds the budget and the other
+        # user's list does not.
         listed = self._lists[0] if self._lists else await self._read_list(call, context)
         if not self._is_searched(listed) and name in listed.names:
             # The whole list is shown, and it contains a tool with this name.
@@ -224,7 +225,8 @@ class ToolSearch(BackendWrapper):
         if bytes(call.params.get("cursor", b'""')) != b'""':
             if self._mode == "search":
                 raise invalid_params("cursor: not one of this server's")
-            # The client has begun to read the whole list, which alone has a second page.
+            # A cursor means that the client was shown the whole list: find_tools and call_tool fit
+            # on one page.
             return await self.inner.handle(call, context)
         listed = await self._read_list(call, context)
         return SEARCH_TOOLS if self._is_searched(listed) else listed.sources[0]

@@ -18,14 +18,14 @@ __all__ = [
 
 
 class PromptReference(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="ref/prompt"):
-    """Names the prompt whose argument is completed."""
+    """Names the prompt for whose argument the client wants suggestions."""
 
     name: str
     title: str | None = None
 
 
 class ResourceTemplateReference(Struct, frozen=True, tag_field="type", tag="ref/resource"):
-    """Names the resource template whose variable is completed.
+    """Names the resource template for whose variable the client wants suggestions.
 
     uri: the URI template.
     """
