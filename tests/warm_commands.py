@@ -188,7 +188,12 @@ def forking_process() -> tuple[socket.socket, threading.Lock]:
             [sys.executable, FORKING, str(its.fileno()), Path(concertino.__file__).parents[1]],
             stdin=subprocess.DEVNULL,
             pass_fds=(its.fileno(),),
-            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            # With PYTHONUNBUFFERED, C would not buffer its stdout either, in all forked processes.
+            env={
+                name: value
+                for name, value in os.environ.items()
+                if name not in ("PYTHONPATH", "PYTHONUNBUFFERED")
+            },
         )
 
     @atexit.register
