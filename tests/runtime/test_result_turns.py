@@ -104,7 +104,7 @@ async def test_results_of_a_tool_known_for_small_ones_are_sent_in_turns_or_dropp
         send_response(peer, incoming, frame)
 
     monkeypatch.setattr(Peer, "send_response", count)
-    limits = Limits(max_unread_bytes=16 * MIB, drain_s=0.2)
+    limits = Limits(max_unread_bytes=16 * MIB, drain_s=60)
     ours, theirs = memory_pair()
     serving = asyncio.create_task(serve(server, theirs, limits=limits))
     client = connect(ours)
