@@ -9,7 +9,7 @@ ComposedBackend are called its parts. The other modules, in an order for reading
 - call_router.py sends each call to its part; other_methods.py finds the part for the methods of
   extensions.
 - part_view.py translates between a part and clients: names (part_names.py), URIs
-  (resource_owners.py, result_uris.py) and task ids (task_ids.py).
+  (resource_owners.py, result_uris.py) and task ids (task_ids.py; both use mapped_fields.py).
 - composed_lists.py joins lists, whose pages part_pages.py fetches; task_lists.py joins lists of
   tasks, and composed_features.py joins features. resource_directory.py asks the parts which
   resources they have.

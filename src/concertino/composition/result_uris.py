@@ -8,13 +8,13 @@ model. URIs inside texts are not replaced.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, cast
 
 from msgspec import Raw, Struct
-from msgspec.json import decode, encode
+from msgspec.json import encode
 
-from concertino.decode_errors import DECODE_ERRORS
+from concertino.composition.mapped_fields import map_fields
 from concertino.protocol.call import InputRequired
 
 __all__ = ["map_request_uris", "map_result_uris"]
@@ -44,7 +44,7 @@ def map_result_uris(
         mapped = map_result_uris(method, raw, map_uri)
         return result if mapped is raw else mapped
     find = _contents_of if method == "resources/read" else _holders_of
-    return _map_json(result, find, map_uri)
+    return map_fields(result, "uri", find, map_uri)
 
 
 def map_request_uris(params: bytes, map_uri: MapUri) -> bytes:
@@ -52,13 +52,13 @@ def map_request_uris(params: bytes, map_uri: MapUri) -> bytes:
 
     Only the messages of `sampling/createMessage` contain URIs of the part.
     """
-    return bytes(_map_json(Raw(params), _holders_of, map_uri))
+    return bytes(map_fields(Raw(params), "uri", _holders_of, map_uri))
 
 
 def _map_questions(result: InputRequired, map_uri: MapUri) -> InputRequired:
     """Map the questions that another server has asked, which are undecoded requests."""
     questions = {
-        key: _map_json(question, lambda members: _holders_of(members.get("params")), map_uri)
+        key: map_fields(question, "uri", _holders_in_request, map_uri)
         if isinstance(question, Raw)
         else question
         for key, question in result.questions.items()
@@ -68,30 +68,9 @@ def _map_questions(result: InputRequired, map_uri: MapUri) -> InputRequired:
     return InputRequired(questions, result.state)
 
 
-def _map_json(
-    value: Raw,
-    find: Callable[[dict[str, Any]], Iterable[dict[str, Any]]],
-    map_uri: MapUri,
-) -> Raw:
-    """Return a JSON object with its URIs replaced; the same Raw if there is nothing to replace.
-
-    find: returns the objects inside the value whose `uri` is replaced.
-    """
-    # Most results have no URI, and need not be decoded.
-    if b'"uri"' not in bytes(value):
-        return value
-    try:
-        members = decode(value)
-    except DECODE_ERRORS:
-        return value
-    if not isinstance(members, dict):
-        return value
-    changed = False
-    for holder in find(cast("dict[str, Any]", members)):
-        if isinstance(uri := holder.get("uri"), str) and (mapped := map_uri(uri)) != uri:
-            holder["uri"] = mapped
-            changed = True
-    return Raw(encode(members)) if changed else value
+def _holders_in_request(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the objects with a URI in the params of a request."""
+    return _holders_of(request.get("params"))
 
 
 def _contents_of(members: dict[str, Any]) -> list[dict[str, Any]]:

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from msgspec import Raw
-from msgspec.json import decode, encode
 
-from concertino.decode_errors import DECODE_ERRORS
+from concertino.composition.mapped_fields import map_fields
 
 __all__ = ["RELATED_TASK", "TASKS", "TASK_METHODS", "map_task_ids"]
 
@@ -39,26 +38,11 @@ def map_task_ids(
     result: the result or the params, as a JSON object.
     map_id: called with each id; returns the new id, or None to keep the id.
     """
-    # Most messages have no task id, and need not be decoded.
-    if b'"taskId"' not in bytes(result):
-        return result
-    try:
-        members = decode(result)
-    except DECODE_ERRORS:
-        return result
-    changed = False
-    for holder in _holders(members):
-        if isinstance(id := holder.get("taskId"), str) and (mapped := map_id(id)) not in (None, id):
-            holder["taskId"] = mapped
-            changed = True
-    return Raw(encode(members)) if changed else result
+    return map_fields(result, "taskId", _holders, map_id)
 
 
-def _holders(value: Any) -> list[dict[str, Any]]:
+def _holders(members: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the objects in a result that contain the id of a task."""
-    if not isinstance(value, dict):
-        return []
-    members = cast("dict[str, Any]", value)
     meta, tasks = members.get("_meta"), members.get("tasks")
     candidates: list[Any] = [
         members,
