@@ -558,13 +558,7 @@ class Server(ServerBackend):
         Raises RuntimeError if another module is importing the calling file, because that import
         would never end.
         """
-        run(
-            self,
-            http=http,
-            http_options=http_options,
-            limits=limits,
-            loop_factory=loop_factory,
-        )
+        run(self, http=http, http_options=http_options, limits=limits, loop_factory=loop_factory)
 
     def asgi(
         self,
