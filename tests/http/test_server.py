@@ -487,18 +487,22 @@ async def send_without_reading(client: socket.socket, port: int, message: Any) -
     await loop.sock_sendall(client, "\r\n".join(head).encode() + body)
 
 
+async def wait_until_disconnected(rig: Any, message: Any) -> None:
+    """Send a request, read nothing, and wait until the server has closed the connection."""
+    with socket.socket() as client:
+        await send_without_reading(client, rig.port, message)
+        async with asyncio.timeout(WAIT_S):
+            while not rig.host.connections:
+                await asyncio.sleep(0)
+            await asyncio.wait([item.closed for item in rig.host.connections])
+
+
 @on_a_loop
 async def test_a_client_that_reads_nothing_is_disconnected() -> None:
     options = HttpOptions(timeouts=HttpTimeouts(PATIENT, PATIENT, PATIENT, PATIENT, SHORT_S))
     async with running(options) as rig:
         message = modern("tools/call", name="large", arguments={"size": 9_000_000})
-        with socket.socket() as client:
-            await send_without_reading(client, rig.port, message)
-
-            async with asyncio.timeout(WAIT_S):
-                while not rig.host.connections:
-                    await asyncio.sleep(0)
-                await asyncio.wait([item.closed for item in rig.host.connections])
+        await wait_until_disconnected(rig, message)
 
 
 @on_a_loop
@@ -508,13 +512,7 @@ async def test_a_client_that_reads_nothing_of_a_stream_is_disconnected() -> None
     async with running(options) as rig:
         message = modern("tools/call", name="stream", arguments={"size": 9_000_000},
                          _meta={"progressToken": 1})  # fmt: skip
-        with socket.socket() as client:
-            await send_without_reading(client, rig.port, message)
-
-            async with asyncio.timeout(WAIT_S):
-                while not rig.host.connections:
-                    await asyncio.sleep(0)
-                await asyncio.wait([item.closed for item in rig.host.connections])
+        await wait_until_disconnected(rig, message)
 
 
 @on_a_loop
